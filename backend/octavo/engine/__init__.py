@@ -1,0 +1,1 @@
+"""Ties planning and execution together; what everyone outside talks to."""

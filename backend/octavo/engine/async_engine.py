@@ -1,0 +1,325 @@
+"""AsyncEngine: what servers and adapters call. Tokenises, streams, aborts, drains; the core runs in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo import errors
+from octavo.config import EngineConfig
+from octavo.core.request import SequenceOutput
+from octavo.engine.core_process import CoreProcess
+from octavo.engine.intake import Intake, Prompt
+from octavo.engine.messages import Abort, CoreFailed, CoreMessage, CoreReady, RequestRejected, StepOutputs
+from octavo.engine.output import RequestAssembler
+from octavo.engine.stream import OutputStream
+from octavo.errors import EngineDeadError, EngineStoppedError, OctavoError, RequestError
+from octavo.model.loading.source import resolve_model
+from octavo.observe.metrics import EngineMetrics
+from octavo.outputs import RequestOutput
+from octavo.sampling_params import SamplingParams
+from octavo.text.tokenizer import Tokenizer
+
+logger = logging.getLogger("octavo.engine")
+
+State = Literal["starting", "ready", "draining", "dead"]
+
+# A prompt this long takes milliseconds to tokenise: off the event loop with it.
+_LONG_TEXT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """`ready` alone means that requests are taken; `reason` says why not."""
+
+    state: State
+    reason: str
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request in flight, as the front knows it: enough to stream it, and to hand it to another core."""
+
+    assembler: RequestAssembler
+    stream: OutputStream
+    arrival_time: float
+    num_prompt_tokens: int
+    last_token_time: float | None = None
+
+
+class AsyncEngine:
+    """The engine behind an event loop. One instance, one model, one core process.
+
+    `start` must have returned before `generate` is of use. Not thread-safe: all calls belong to one event loop.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.metrics = EngineMetrics(config.model_name)
+        self.tokenizer: Tokenizer | None = None
+        self.info: CoreReady | None = None
+        self._state: State = "starting"
+        self._reason = "the engine has not been started"
+        self._requests: dict[str, _Request] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._core: CoreProcess | None = None
+        self._intake: Intake | None = None
+        self._started: asyncio.Future[CoreReady] | None = None
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt + output, in tokens."""
+        return self._ready_info().max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self._ready_info().vocab_size
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests in flight."""
+        return len(self._requests)
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(self._state, self._reason)
+
+    async def start(self) -> None:
+        """Starts the core and returns when a warm-up token has come out.
+
+        Raises:
+            ConfigError: the model cannot be found or served with these options.
+            EngineDeadError: the core ended for another reason.
+        """
+        if self._started is not None:
+            raise RuntimeError("the engine has been started already")
+        self._reason = f"loading {self.config.model}"
+        self._started = asyncio.get_running_loop().create_future()
+        try:
+            source = await asyncio.to_thread(resolve_model, self.config.model, self.config.revision)
+            self._core = CoreProcess(self.config, self._on_message, self._on_core_exit)
+            self._core.start()
+            if not self.config.skip_tokenizer_init:
+                if self.config.tokenizer is not None:
+                    source = await asyncio.to_thread(resolve_model, self.config.tokenizer, self.config.revision)
+                self.tokenizer = await asyncio.to_thread(
+                    Tokenizer.load,
+                    source,
+                    trust_remote_code=self.config.trust_remote_code,
+                    chat_template=self.config.chat_template,
+                )
+            info = await self._started
+        except BaseException as error:
+            self._die(f"the engine did not start: {error}")
+            if self._core is not None:
+                self._core.kill()
+            raise
+        self.info = info
+        self._intake = Intake(self.config, self.tokenizer, vocab_size=info.vocab_size, max_model_len=info.max_model_len)
+        self.metrics.record_cache(info.num_blocks, info.block_size)
+        self._state, self._reason = "ready", "ready"
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Streams what is new, at most one output a step; the last one has `finished` set.
+
+        Closing the iterator early aborts the request in the core.
+
+        Raises:
+            RequestError: the request is wrong; raised before the first output.
+            EngineStoppedError: the engine is starting, draining or shut down.
+            EngineDeadError: the core died, before or during the request.
+        """
+        self._check_accepting()
+        request_id = request_id or uuid.uuid4().hex
+        request = await self._submit(prompt, params, request_id, priority, cache_salt)
+        try:
+            while True:
+                output = await request.stream.get()
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._forget(request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request; its stream closes with finish reason `abort`. Unknown ids are ignored."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._feed(request_id, request, request.assembler.abort_outputs())
+            self._send_abort(request_id)
+
+    async def drain(self, deadline_seconds: float) -> None:
+        """Takes no new requests, waits for the running ones up to the deadline, then aborts what is left."""
+        if self._state in ("starting", "ready"):
+            self._state, self._reason = "draining", "the engine is shutting down"
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline_seconds)
+        except TimeoutError:
+            logger.warning(
+                "%d requests did not finish within %g s; aborting them", self.num_unfinished, deadline_seconds
+            )
+            for request_id in list(self._requests):
+                await self.abort(request_id)
+
+    async def shutdown(self) -> None:
+        """Ends the core. Requests still in flight fail with EngineStoppedError."""
+        self._state, self._reason = "dead", "the engine has been shut down"
+        self._fail_all(EngineStoppedError("the engine has been shut down"))
+        if self._core is not None:
+            await self._core.stop()
+
+    def _ready_info(self) -> CoreReady:
+        if self.info is None:
+            raise EngineStoppedError(f"the engine is not ready: {self._reason}")
+        return self.info
+
+    def _check_accepting(self) -> None:
+        if self._state == "dead":
+            raise EngineDeadError(self._reason)
+        if self._state != "ready":
+            raise EngineStoppedError(f"the engine takes no requests now: {self._reason}")
+
+    async def _submit(
+        self, prompt: Prompt, params: SamplingParams, request_id: str, priority: int, cache_salt: str | None
+    ) -> _Request:
+        if self._intake is None or self._core is None:
+            raise EngineStoppedError(f"the engine is not ready: {self._reason}")
+        arrival = time.monotonic()
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        admit, options = self._intake.admit, {"priority": priority, "cache_salt": cache_salt}
+        if isinstance(text, str) and len(text) > _LONG_TEXT:
+            admitted = await asyncio.to_thread(admit, prompt, params, request_id, arrival_time=arrival, **options)
+            self._check_accepting()
+        else:
+            admitted = admit(prompt, params, request_id, arrival_time=arrival, **options)
+        if request_id in self._requests:
+            raise RequestError(f"request id '{request_id}' is in use by a request in flight", "request_id")
+        token_ids = admitted.message.prompt_token_ids
+        assembler = RequestAssembler(
+            request_id, admitted.prompt, token_ids, params, self.tokenizer, arrival, delta=True
+        )
+        request = _Request(assembler, OutputStream(), arrival, len(token_ids))
+        self._requests[request_id] = request
+        self._idle.clear()
+        self._core.send(admitted.message)
+        return request
+
+    def _on_message(self, message: CoreMessage) -> None:
+        match message:
+            case StepOutputs():
+                self.metrics.record_stats(message.stats)
+                self._deliver(message.outputs)
+            case RequestRejected():
+                request = self._remove(message.request_id)
+                if request is not None:
+                    request.stream.fail(RequestError(message.message, message.param, message.code))
+            case CoreReady():
+                if self._started is not None and not self._started.done():
+                    self._started.set_result(message)
+            case CoreFailed():
+                self._on_core_failed(message)
+
+    def _deliver(self, outputs: list[SequenceOutput]) -> None:
+        by_request: dict[str, list[SequenceOutput]] = {}
+        for output in outputs:
+            by_request.setdefault(output.request_id, []).append(output)
+        for request_id, news in by_request.items():
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._feed(request_id, request, news)
+
+    def _feed(self, request_id: str, request: _Request, news: list[SequenceOutput]) -> None:
+        now = time.monotonic()
+        self._record_tokens(request, news, now)
+        update = request.assembler.feed(news, now)
+        for index in update.stopped:
+            self._send_abort(request_id, index)
+        if update.output is not None:
+            request.stream.put(update.output)
+            if update.output.finished:
+                self._record_finished(request, update.output, now)
+        if update.error is not None:
+            request.stream.fail(RequestError(update.error))
+
+    def _record_tokens(self, request: _Request, news: list[SequenceOutput], now: float) -> None:
+        count = sum(len(output.token_ids) for output in news)
+        if count == 0:
+            return
+        if request.last_token_time is None:
+            scheduled = news[0].first_scheduled_time
+            queued = scheduled - request.arrival_time if scheduled is not None else None
+            self.metrics.record_first_token(request.num_prompt_tokens, now - request.arrival_time, queued)
+            self.metrics.record_tokens(count, None)
+        else:
+            self.metrics.record_tokens(count, now - request.last_token_time)
+        request.last_token_time = now
+
+    def _record_finished(self, request: _Request, output: RequestOutput, now: float) -> None:
+        reasons = request.assembler.finish_reasons
+        self.metrics.record_finished(
+            reasons[0] if reasons else "abort",
+            now - request.arrival_time,
+            request.num_prompt_tokens,
+            output.num_output_tokens,
+        )
+
+    def _forget(self, request_id: str) -> None:
+        """The caller is done with the request, whether or not the request is done."""
+        request = self._remove(request_id)
+        if request is None or request.assembler.finished:
+            return
+        self._send_abort(request_id)
+        self.metrics.record_finished(
+            "error" if self._state == "dead" else "abort",
+            time.monotonic() - request.arrival_time,
+            request.num_prompt_tokens,
+            request.assembler.num_output_tokens,
+        )
+
+    def _remove(self, request_id: str) -> _Request | None:
+        request = self._requests.pop(request_id, None)
+        if not self._requests:
+            self._idle.set()
+        return request
+
+    def _send_abort(self, request_id: str, index: int | None = None) -> None:
+        if self._core is not None and self._state != "dead":
+            self._core.send(Abort(request_id, index))
+
+    def _on_core_failed(self, message: CoreFailed) -> None:
+        kind = getattr(errors, message.kind, None)
+        error: OctavoError = kind(message.message) if kind is not None else EngineDeadError(message.message)
+        self._die(message.message)
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(error)
+
+    def _on_core_exit(self, reason: str) -> None:
+        # The one place that learns of the core's end: a restart would begin here, with what self._requests holds.
+        self._die(reason)
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(EngineDeadError(reason))
+
+    def _die(self, reason: str) -> None:
+        if self._state == "dead":
+            return
+        self._state, self._reason = "dead", reason
+        if self.info is not None:
+            logger.error("the engine is dead: %s", reason)
+        self._fail_all(EngineDeadError(reason))
+
+    def _fail_all(self, error: OctavoError) -> None:
+        for request in self._requests.values():
+            request.stream.fail(error)

@@ -1,0 +1,123 @@
+"""CoreProcess: the front's handle on the core's process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from octavo.config import EngineConfig
+from octavo.engine.messages import CoreMessage, FrontMessage, Shutdown, core_decoder, encoder
+
+logger = logging.getLogger("octavo.engine")
+
+
+class CoreProcess:
+    """Starts the core and exchanges messages with it, without ever blocking the event loop.
+
+    `on_message` and `on_exit` are called on the event loop that called `start`; `on_exit` once, with a sentence that
+    says how the process ended, after the last message.
+
+    A socket pair rather than a named socket: nothing is left behind on disk, and either side learns of the other's
+    death from the kernel at once.
+    """
+
+    def __init__(
+        self, config: EngineConfig, on_message: Callable[[CoreMessage], None], on_exit: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._encoder = encoder()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._exited = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "octavo.engine.process", str(theirs.fileno())], pass_fds=(theirs.fileno(),)
+            )
+        connection = Connection(ours.detach())
+        self._outbox.put(self._config.model_dump_json().encode())
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._write, args=(connection,), name="octavo-writer", daemon=True).start()
+        threading.Thread(target=self._read, args=(connection, loop), name="octavo-reader", daemon=True).start()
+
+    def send(self, message: FrontMessage) -> None:
+        """Queues a message; never blocks. To a dead core it goes nowhere: `on_exit` tells."""
+        self._outbox.put(self._encoder.encode(message))
+
+    async def stop(self, timeout_seconds: float = 10.0) -> None:
+        """Ends the process: asked first, killed after `timeout_seconds`. Returns when it is gone."""
+        if self._process is None:
+            return
+        self.send(Shutdown())
+        try:
+            await asyncio.wait_for(self._exited.wait(), timeout_seconds)
+        except TimeoutError:
+            logger.warning("the core did not end within %.0f s; killing it", timeout_seconds)
+            self.kill()
+            await self._exited.wait()
+
+    def kill(self) -> None:
+        """Ends the process now."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _write(self, connection: Connection) -> None:
+        while (frame := self._outbox.get()) is not None:
+            try:
+                connection.send_bytes(frame)
+            except OSError:
+                return
+
+    def _read(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        decoder = core_decoder()
+        try:
+            while True:
+                message = decoder.decode(connection.recv_bytes())
+                loop.call_soon_threadsafe(self._on_message, message)
+        except (EOFError, OSError):
+            pass
+        except RuntimeError:
+            # The event loop is closed: the program ends without having stopped the engine.
+            self.kill()
+            return
+        finally:
+            self._outbox.put(None)
+            connection.close()
+        if self._process is None:
+            return
+        reason = _how_it_ended(self._process.wait())
+        try:
+            loop.call_soon_threadsafe(self._gone, reason)
+        except RuntimeError:
+            return
+
+    def _gone(self, reason: str) -> None:
+        self._exited.set()
+        self._on_exit(reason)
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"the engine core's process ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = "; was it out of memory?" if -code == signal.SIGKILL else ""
+    return f"the engine core's process was killed by {name}{hint}"

@@ -1,0 +1,136 @@
+"""The core in a process of its own: HTTP, JSON and tokenising cannot steal the interpreter from the step loop, and
+its memory comes back when it goes.
+
+Run as `python -m octavo.engine.process FD`, FD being one end of a socket pair. The first frame is the EngineConfig
+as JSON; then come FrontMessages, and CoreMessages go back. The process ends on Shutdown, when the other end closes
+(the front is gone), or after a CoreFailed of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+from octavo.config import EngineConfig
+from octavo.core.request import SequenceOutput
+from octavo.engine.loop import EngineLoop
+from octavo.engine.messages import (
+    Abort,
+    AddRequest,
+    CoreFailed,
+    CoreMessage,
+    CoreReady,
+    FrontMessage,
+    RequestRejected,
+    Shutdown,
+    StepOutputs,
+    encoder,
+    front_decoder,
+)
+from octavo.errors import ConfigError, RequestError
+from octavo.observe.logs import setup_logging
+
+logger = logging.getLogger("octavo.core")
+
+
+class CoreServer:
+    """Runs an EngineLoop behind a connection. One thread reads; the main thread steps and writes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._encoder = encoder()
+        self._inbox: queue.SimpleQueue[FrontMessage] = queue.SimpleQueue()
+        self._step_id = 0
+
+    def run(self) -> int:
+        """Serves until told to stop; returns the exit code."""
+        config = EngineConfig.model_validate_json(self._connection.recv_bytes())
+        setup_logging(config.log_level)
+        threading.Thread(target=self._read, name="octavo-core-reader", daemon=True).start()
+        try:
+            loop = EngineLoop.build(config)
+        except ConfigError as error:
+            self._send(CoreFailed(error.message, type(error).__name__))
+            return 1
+        except Exception as error:
+            logger.exception("the model could not be loaded")
+            self._send(CoreFailed(f"the model could not be loaded: {type(error).__name__}: {error}"))
+            return 1
+        info = loop.info
+        self._send(
+            CoreReady(
+                num_blocks=info.num_blocks,
+                block_size=info.block_size,
+                max_model_len=info.max_model_len,
+                vocab_size=info.vocab_size,
+                architecture=info.architecture,
+                dtype=info.dtype,
+                weight_bytes=info.weight_bytes,
+            )
+        )
+        try:
+            self._serve(loop)
+        except Exception as error:
+            logger.exception("a step failed")
+            self._send(CoreFailed(f"a step failed: {type(error).__name__}: {error}"))
+            return 1
+        loop.shutdown()
+        return 0
+
+    def _serve(self, loop: EngineLoop) -> None:
+        while True:
+            # Idle: sleep until something comes. Busy: take what has come meanwhile.
+            changed = False
+            while not self._inbox.empty() or not (loop.has_work() or changed):
+                message = self._inbox.get()
+                if isinstance(message, Shutdown):
+                    return
+                self._handle(loop, message)
+                changed = True
+            outputs: list[SequenceOutput] = loop.step() if loop.has_work() else []
+            self._step_id += 1
+            self._send(StepOutputs(outputs, loop.scheduler_stats(), self._step_id))
+
+    def _handle(self, loop: EngineLoop, message: FrontMessage) -> None:
+        match message:
+            case AddRequest():
+                try:
+                    loop.add(message)
+                except RequestError as error:
+                    self._send(RequestRejected(message.request_id, error.message, error.param, error.code))
+            case Abort():
+                loop.abort(message.request_id, message.index)
+            case Shutdown():
+                raise RuntimeError("Shutdown is the serving loop's to handle")
+
+    def _send(self, message: CoreMessage) -> None:
+        try:
+            self._connection.send_bytes(self._encoder.encode(message))
+        except OSError:
+            # The front is gone: nobody is left to serve.
+            os._exit(0)
+
+    def _read(self) -> None:
+        decoder = front_decoder()
+        try:
+            while True:
+                self._inbox.put(decoder.decode(self._connection.recv_bytes()))
+        except (EOFError, OSError):
+            # The front is gone; a step in flight or a model half loaded has no one to end it but us.
+            os._exit(0)
+
+
+def main() -> int:
+    # Ctrl-C and a service manager's SIGTERM reach the whole process group; the front decides when the core ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return CoreServer(Connection(int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
