@@ -65,7 +65,7 @@ def test_labels_and_registries() -> None:
     registry = CollectorRegistry()
     metrics = EngineMetrics('od"d\\name', registry)
     EngineMetrics("other")
-    metrics.record_cache_config(num_blocks=9, block_size=16, cache_dtype="bfloat16", enable_prefix_caching=True)
+    metrics.record_cache(num_blocks=9, block_size=16)
     body = metrics.render()[0].decode()
     assert "process_" not in body
     families = {family.name: family for family in text_string_to_metric_families(body)}

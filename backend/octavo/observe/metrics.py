@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -19,6 +19,8 @@ from prometheus_client.registry import Collector
 from octavo.core.request import SchedulerStats
 from octavo.outputs import FinishReason
 
+EndReason = FinishReason | Literal["error"]
+
 _FIRST_TOKEN_BUCKETS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
     1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
@@ -32,7 +34,7 @@ _REQUEST_BUCKETS: Final = (
     40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 _LENGTH_BUCKETS: Final = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
-_REASONS: Final[tuple[FinishReason, ...]] = ("stop", "length", "abort")
+_REASONS: Final[tuple[EndReason, ...]] = ("stop", "length", "abort", "error")
 
 
 class Distribution:
@@ -123,16 +125,9 @@ class EngineMetrics(Collector):
         """The latest snapshot recorded."""
         return self._stats
 
-    def record_cache_config(
-        self, *, num_blocks: int, block_size: int, cache_dtype: str, enable_prefix_caching: bool
-    ) -> None:
-        """The shape of the KV cache, once the core has sized it."""
-        self._cache_config = {
-            "block_size": str(block_size),
-            "num_gpu_blocks": str(num_blocks),
-            "cache_dtype": cache_dtype,
-            "enable_prefix_caching": str(enable_prefix_caching),
-        }
+    def record_cache(self, num_blocks: int, block_size: int) -> None:
+        """The shape of the KV cache, once the core has sized it; `block_size` in tokens."""
+        self._cache_config = {"block_size": str(block_size), "num_gpu_blocks": str(num_blocks)}
 
     def record_stats(self, stats: SchedulerStats) -> None:
         """The scheduler's snapshot after a step. Its counters are totals; a total that falls is a restarted core."""
@@ -154,8 +149,11 @@ class EngineMetrics(Collector):
         if itl is not None:
             self._inter_token.observe(itl / count, count)
 
-    def record_finished(self, reason: FinishReason, e2e: float, prompt_tokens: int, generation_tokens: int) -> None:
-        """A request ended: finish reason, seconds since its arrival, its token counts over all its sequences."""
+    def record_finished(self, reason: EndReason, e2e: float, prompt_tokens: int, generation_tokens: int) -> None:
+        """A request ended, `e2e` seconds after its arrival; generated tokens over all its sequences.
+
+        Reason `error`: the engine failed it.
+        """
         self._finished[reason] += 1
         self._end_to_end.observe(e2e)
         self._request_prompt.observe(prompt_tokens)
