@@ -1,0 +1,180 @@
+"""Random draws from filtered softmax distributions, all rows at once.
+
+Everything works on weights, exp((logit - largest) / temperature): proportional to the probabilities, the likeliest
+token's weight being 1. Filters zero weights; what is left is drawn from by inverse CDF in vocabulary order. No row's
+arithmetic depends on another row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from octavo.sampling import rows
+
+_CHUNK = 256
+"""Weights summed together in the first level of the inverse CDF."""
+
+_CANDIDATES = 256
+"""Largest weights looked at first; rows whose cut lies beyond are sorted whole."""
+
+_FLOAT32 = torch.finfo(torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What each of R rows is filtered by; float64 / int64 [R].
+
+    Attributes:
+        temperature: above 0.
+        top_k: vocab_size where nothing is cut.
+        top_p: 1 where nothing is cut.
+        min_p: 0 where nothing is cut.
+    """
+
+    temperature: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float64]
+
+
+class Drawer:
+    """Draws tokens; owns the weights' buffer, which grows to the most rows seen.
+
+    Args:
+        vocab_size: V.
+        device: of the logits.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._padded = -(-vocab_size // _CHUNK) * _CHUNK
+        self._device = device
+        self._buffer = torch.zeros((0, self._padded), dtype=torch.float32, device=device)
+
+    def draw(
+        self, logits: Tensor, filters: Filters, owners: NDArray[np.int64], uniforms: NDArray[np.float64]
+    ) -> tuple[Tensor, Tensor]:
+        """Draws D tokens.
+
+        Args:
+            logits: float32 [R, V]; not changed.
+            filters: of the R rows; min_p, then top_k, then top_p are applied after the temperature.
+            owners: int64 [D], the row each draw is made from.
+            uniforms: float64 [D], in [0, 1).
+
+        Returns:
+            Tokens, int64 [D], and each row's largest logit, float32 [R]. Where that is not finite the row's tokens
+            mean nothing.
+        """
+        weights, peaks = self._weights(logits, filters)
+        if filters.min_p.any():
+            rows.zero_below(weights, self._tensor(filters.min_p.astype(np.float32)))
+        cut = np.flatnonzero((filters.top_k < self._vocab_size) | (filters.top_p < 1))
+        if len(cut):
+            self._cut(weights, filters, cut)
+        tokens = _inverse_cdf(weights, self._tensor(owners), self._tensor(uniforms))
+        return tokens, peaks
+
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+    def _weights(self, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
+        """float32 [R, padded V], padding 0, and the rows' largest logits. Rows without a finite one weigh 1 each."""
+        count = len(logits)
+        if count > len(self._buffer):
+            self._buffer = torch.zeros((count, self._padded), dtype=torch.float32, device=self._device)
+        weights = self._buffer[:count]
+        inside = weights[:, : self._vocab_size]
+        peaks = logits.amax(dim=-1)
+        temperature = np.clip(filters.temperature, _FLOAT32.tiny, _FLOAT32.max).astype(np.float32)
+        torch.sub(logits, peaks[:, None], out=inside)
+        inside.div_(self._tensor(temperature)[:, None]).exp_()
+        broken = ~torch.isfinite(peaks)
+        if bool(broken.any()):
+            inside[broken] = 1.0
+        return weights, peaks
+
+    def _cut(self, weights: Tensor, filters: Filters, cut: NDArray[np.int64]) -> None:
+        """Applies top_k and top_p to the rows `cut`, in place."""
+        which = self._tensor(cut)
+        subset = weights if len(cut) == len(weights) else weights.index_select(0, which)
+        top_k, top_p = self._tensor(filters.top_k[cut]), self._tensor(filters.top_p[cut])
+        # Padding is 0, hence last: it changes no prefix.
+        mass = _chunk_sums(subset).cumsum(dim=-1)[:, -1]
+        width = min(self._vocab_size, _CANDIDATES + 1)
+        threshold, ties, complete = _prefix(rows.largest(subset, width), top_k, top_p, mass, self._vocab_size)
+        if not bool(complete.all()):
+            rest = (~complete).nonzero()[:, 0]
+            values = rows.largest(subset.index_select(0, rest), self._vocab_size)
+            threshold[rest], ties[rest], _ = _prefix(values, top_k[rest], top_p[rest], mass[rest], self._vocab_size)
+        floor = torch.zeros(len(weights), dtype=torch.float32, device=self._device)
+        floor[which] = threshold
+        rows.zero_below(weights, floor)
+        for position in (ties > 0).nonzero()[:, 0].tolist():
+            row = weights[int(cut[position])]
+            equal = (row == threshold[position]).nonzero()[:, 0]
+            row[equal[int(ties[position]) :]] = 0.0
+
+
+def _prefix(
+    values: Tensor, top_k: Tensor, top_p: Tensor, mass: Tensor, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where rows, sorted by falling weight and among equals by token id, are to be cut.
+
+    Args:
+        values: float32 [S, W], the W largest weights in descending order.
+        mass: float64 [S], sum of the whole row.
+
+    Returns:
+        threshold: float32 [S], the smallest weight kept.
+        ties: int64 [S], how many tokens of just that weight are kept if some of them are not; else 0.
+        complete: bool [S], False where W values were too few to tell; the others then mean nothing.
+    """
+    width = values.shape[1]
+    sums = values.cumsum(dim=-1, dtype=torch.float64)
+    limit = top_k.clamp(max=width)
+    limited = top_k < vocab_size
+    total = torch.where(limited, sums.gather(1, (limit - 1)[:, None])[:, 0], mass)
+    reached = (sums < (top_p * total)[:, None]).sum(dim=-1) + 1
+    kept = torch.where(top_p < 1, torch.minimum(reached, top_k), top_k)
+    complete = torch.full_like(limited, True)
+    if width < vocab_size:
+        complete = (kept < width) & (~limited | (top_k < width))
+    last = kept.clamp(max=width) - 1
+    threshold = values.gather(1, last[:, None])[:, 0]
+    following = values.gather(1, (last + 1).clamp(max=width - 1)[:, None])[:, 0]
+    tied = (following == threshold) & (threshold > 0) & (last + 1 < width)
+    above = (values > threshold[:, None]).sum(dim=-1)
+    return threshold, torch.where(tied, last + 1 - above, 0), complete
+
+
+def _chunk_sums(weights: Tensor) -> Tensor:
+    """float64 [R, C]: sums over chunks of the vocabulary."""
+    return weights.view(len(weights), -1, _CHUNK).sum(dim=-1).double()
+
+
+def _first_above(sums: Tensor, target: Tensor) -> Tensor:
+    """For each row of running sums, the first column above target; the last that adds anything if rounding left none.
+
+    A column that adds nothing is never returned.
+    """
+    above = (sums <= target[:, None]).sum(dim=-1)
+    adding = (sums < sums[:, -1:]).sum(dim=-1)
+    return torch.minimum(above, adding)
+
+
+def _inverse_cdf(weights: Tensor, owners: Tensor, uniforms: Tensor) -> Tensor:
+    """For each draw the first token at which the running sum of its row exceeds uniform x total: int64 [D]."""
+    sums = _chunk_sums(weights).cumsum(dim=-1)[owners]
+    target = uniforms * sums[:, -1]
+    chunk = _first_above(sums, target)
+    before = sums.gather(1, (chunk - 1).clamp(min=0)[:, None])[:, 0]
+    rest = target - torch.where(chunk > 0, before, 0.0)
+    inside = weights.view(len(weights), -1, _CHUNK)[owners, chunk].cumsum(dim=-1, dtype=torch.float64)
+    return chunk * _CHUNK + _first_above(inside, rest)
