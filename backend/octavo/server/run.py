@@ -1,0 +1,149 @@
+"""serve: one process that listens, loads, answers, and ends in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Generator
+
+import uvicorn
+import uvloop
+
+from octavo.config import EngineConfig
+from octavo.engine.async_engine import AsyncEngine
+from octavo.errors import ConfigError, OctavoError
+from octavo.observe.logs import setup_logging
+from octavo.server.app import create_app
+from octavo.server.banner import banner
+from octavo.server.config import ServerConfig
+
+logger = logging.getLogger("octavo.server")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_BACKLOG = 2048
+# Answers are complete once the engine has drained; their last bytes need little more.
+_FLUSH_SECONDS = 5
+
+
+def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code.
+
+    It listens before the model is loaded, so /health answers at once and a taken port is told at once. The first
+    signal stops taking requests and lets the running ones finish for `drain_seconds`; a second ends at once. What
+    makes it fail is one line on stderr, and exit code 1.
+    """
+    setup_logging(engine_config.log_level, server_config.access_log)
+    try:
+        listener = listen(server_config.host, server_config.port)
+    except ConfigError as error:
+        return _failed(error)
+    with listener:
+        return uvloop.run(_Service(engine_config, server_config, listener).run())
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ConfigError if the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}: {error.strerror}; choose another with --host", "host") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --port", "port") from None
+    return listener
+
+
+def _failed(error: BaseException) -> int:
+    reason = " ".join(str(error).split())
+    sys.stderr.write(f"octavo: {reason}\n")
+    return 1
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers: it would end by the signal, before the engine has."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Service:
+    """The engine and the HTTP server through their common life."""
+
+    def __init__(self, engine_config: EngineConfig, server_config: ServerConfig, listener: socket.socket) -> None:
+        self._config = server_config
+        self._listener = listener
+        self._engine = AsyncEngine(engine_config)
+        self._http = _HttpServer(
+            uvicorn.Config(
+                create_app(self._engine, server_config),
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=server_config.access_log,
+                server_header=False,
+                timeout_keep_alive=server_config.keep_alive_seconds,
+                timeout_graceful_shutdown=_FLUSH_SECONDS,
+            )
+        )
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        try:
+            return await self._run(http)
+        finally:
+            self._http.should_exit = True
+            await asyncio.gather(http, return_exceptions=True)
+            await self._engine.shutdown()
+
+    async def _run(self, http: asyncio.Task[None]) -> int:
+        starting = asyncio.create_task(self._engine.start())
+        await self._first(starting, http)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        else:
+            try:
+                await starting
+            except OctavoError as error:
+                return _failed(error)
+            sys.stdout.write(banner(self._engine, self._config, self._listener.getsockname()[1]))
+            sys.stdout.flush()
+            await self._first(http)
+        if not self._stop.is_set():
+            return _failed(http.exception() or RuntimeError("the HTTP server ended by itself"))
+        logger.info("ending: requests under way have %g s to finish", self._config.drain_seconds)
+        await self._engine.drain(self._config.drain_seconds)
+        return 0
+
+    async def _first(self, *tasks: asyncio.Task[None]) -> None:
+        """Waits until one of `tasks` is done, or the first signal has come. The tasks go on."""
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            logger.warning("%s again: ending now", number.name)
+            # The core notices that the front is gone, and ends too.
+            os._exit(128 + number)
+        self._stop.set()
