@@ -71,7 +71,8 @@ class Call:
 class FakeEngine:
     """Answers every request with `text`, byte by byte, bounded by max_tokens; `pause` seconds before each output.
 
-    `error` is raised after `error_after` outputs. `aborted` has the ids of requests closed before their end.
+    `error` is raised after `error_after` outputs. `aborted` has the ids of requests closed before their end, `given`
+    the number of outputs taken.
     """
 
     text: str = "Hello!"
@@ -86,6 +87,7 @@ class FakeEngine:
     started: bool = False
     stopped: bool = False
     chunk: int = 1
+    given: int = 0
 
     def __post_init__(self) -> None:
         self.config = EngineConfig(model="/models/org/tiny", served_model_name=["org/tiny", "tiny"])
@@ -136,7 +138,7 @@ class FakeEngine:
         if len(ids) >= self.max_model_len:
             raise RequestError(f"the prompt has {len(ids)} tokens, too many", "prompt", "context_length_exceeded")
         if any(token_id >= VOCAB for token_id in ids):
-            raise RequestError("token id out of range", "prompt")
+            raise RequestError("token id in the prompt out of range", "prompt")
         assert request_id is not None
         self.calls.append(Call(dict(prompt), params, request_id, priority, cache_salt))
         self.running += 1
@@ -147,6 +149,7 @@ class FakeEngine:
                     raise self.error
                 await asyncio.sleep(self.pause)
                 yield output
+                self.given += 1
                 finished = output.finished
         finally:
             self.running -= 1

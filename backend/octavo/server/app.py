@@ -43,6 +43,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig | None = None, *, lifes
                 expose_headers=["x-request-id"],
             )
         )
+    middleware.append(Middleware(errors.Failsafe))
     app = FastAPI(
         title="octavo",
         version=__version__,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import math
 import re
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 from fastapi import Request
 
 from octavo.server.errors import ApiError
 
+# What is read of a body that is refused for its size.
+_DISCARD_BYTES = 1 << 28
+_DISCARD_SECONDS = 5.0
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -21,12 +27,19 @@ async def read_json(request: Request, max_bytes: int) -> Any:
         ApiError: 413 for more than `max_bytes` (counted while reading), 415 for another media type, 400 for what is
             not JSON in UTF-8. NaN, infinities, lone surrogates and repeated keys are not JSON here.
     """
-    _check_headers(request, max_bytes)
+    _check_media(request)
+    length = request.headers.get("content-length", "0")
+    stream = request.stream()
+    if length.isdecimal() and int(length) > max_bytes:
+        await _discard(request, stream)
+        raise _too_large(max_bytes)
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
+    async for chunk in stream:
         size += len(chunk)
         if size > max_bytes:
+            chunks.clear()
+            await _discard(request, stream)
             raise _too_large(max_bytes)
         chunks.append(chunk)
     return parse_json(b"".join(chunks))
@@ -57,7 +70,22 @@ def parse_json(body: bytes) -> Any:
     return value
 
 
-def _check_headers(request: Request, max_bytes: int) -> None:
+async def _discard(request: Request, stream: AsyncIterator[bytes]) -> None:
+    """Reads on, within bounds: most clients send everything before they look for an answer, and a connection closed
+    meanwhile is all they would see. One that asked whether to send (`Expect`) has sent nothing.
+    """
+    if "expect" in request.headers:
+        return
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            async for chunk in stream:
+                size += len(chunk)
+                if size > _DISCARD_BYTES:
+                    return
+
+
+def _check_media(request: Request) -> None:
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
         raise ApiError(
@@ -70,13 +98,10 @@ def _check_headers(request: Request, max_bytes: int) -> None:
         raise ApiError(
             415, f"compressed bodies (Content-Encoding: {encoding}) are not taken", code="unsupported_media_type"
         )
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > max_bytes:
-        raise _too_large(max_bytes)
 
 
 def _too_large(max_bytes: int) -> ApiError:
-    # The rest of the body is not read, so the connection cannot be used again.
+    # Some of the body may be unread, so the connection cannot be used again.
     return ApiError(
         413,
         f"the request body is larger than {max_bytes} bytes, the limit of this server (max_request_bytes)",

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.errors import EngineDeadError, EngineStoppedError, OctavoError, RequestError
 
@@ -72,6 +73,28 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(500, str(error))
     logger.error("a request failed unexpectedly", exc_info=error)
     return ApiError(500, "the server made a mistake; its log says more", code="internal_error")
+
+
+class Failsafe:
+    """ASGI middleware: what nobody else caught is answered in the one shape, and logged once."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if started or scope["type"] != "http":
+                raise
+            await api_error(error).response()(scope, receive, send)
 
 
 def install(app: FastAPI) -> None:

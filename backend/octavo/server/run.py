@@ -21,11 +21,11 @@ from octavo.observe.logs import setup_logging
 from octavo.server.app import create_app
 from octavo.server.banner import banner
 from octavo.server.config import ServerConfig
+from octavo.server.listen import listen
 
 logger = logging.getLogger("octavo.server")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_BACKLOG = 2048
 # Answers are complete once the engine has drained; their last bytes need little more.
 _FLUSH_SECONDS = 5
 
@@ -44,26 +44,6 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
         return _failed(error)
     with listener:
         return uvloop.run(_Service(engine_config, server_config, listener).run())
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError if the address cannot be had."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error.strerror}; choose another with --host", "host") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --port", "port") from None
-    return listener
 
 
 def _failed(error: BaseException) -> int:

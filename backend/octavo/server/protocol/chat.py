@@ -59,7 +59,7 @@ class Message(Wire):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.content is None and self.refusal is None:
-            raise ValueError(f"a message of the {self.role} needs content")
+            raise refusal(f"a message of the {self.role} needs it", "content", "missing_required_parameter")
         return self
 
     def for_template(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Message(Wire):
 def check_endings(add_generation_prompt: bool | None, continue_final_message: bool | None) -> None:
     """A prompt ends with the header of a new answer or in the middle of the last message, not both."""
     if add_generation_prompt and continue_final_message:
-        raise refusal("continue_final_message and add_generation_prompt exclude each other", "continue_final_message")
+        raise refusal("excludes add_generation_prompt", "continue_final_message")
 
 
 class ChatRequest(GenerationRequest):
@@ -125,15 +125,15 @@ class ChatRequest(GenerationRequest):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
-            raise refusal("top_logprobs is only taken with logprobs: true", "top_logprobs")
+            raise refusal("only taken with logprobs: true", "top_logprobs")
         if (
             self.max_tokens is not None
             and self.max_completion_tokens is not None
             and self.max_tokens != self.max_completion_tokens
         ):
             raise refusal(
-                f"max_tokens ({self.max_tokens}) and max_completion_tokens ({self.max_completion_tokens}) are two "
-                "names of one limit: send the second alone",
+                f"{self.max_tokens} is not max_completion_tokens ({self.max_completion_tokens}), the newer name of the "
+                "same limit: send that alone",
                 "max_tokens",
             )
         check_endings(self.add_generation_prompt, self.continue_final_message)

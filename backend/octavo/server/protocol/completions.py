@@ -49,7 +49,7 @@ class CompletionRequest(GenerationRequest):
     def _no_best_of(self) -> Self:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise refusal(
-                f"best_of ({self.best_of}) is not supported unless it equals n ({self.n or 1})",
+                f"not supported unless it equals n ({self.n or 1}), got {self.best_of}",
                 "best_of",
                 "unsupported_value",
             )

@@ -86,7 +86,7 @@ class GenerationRequest(Wire):
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise refusal("stream_options is only taken with stream: true", "stream_options")
+            raise refusal("only taken with stream: true", "stream_options")
         return self
 
     @property

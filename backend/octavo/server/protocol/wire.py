@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from octavo.errors import RequestError, nearest
@@ -33,28 +33,29 @@ class Wire(BaseModel):
         if not isinstance(body, dict):
             raise RequestError(f"the request body must be a JSON object, not {_json_type(body)}", code="invalid_type")
         try:
-            return cls.model_validate(cls._without_unsupported(body))
+            return cls.model_validate(body)
         except ValidationError as report:
             raise _request_error(cls, report.errors(include_url=False)[0]) from None
 
+    @model_validator(mode="before")
     @classmethod
-    def _without_unsupported(cls, body: dict[str, Any]) -> dict[str, Any]:
-        kept = dict(body)
+    def _without_unsupported(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        kept = dict(value)
         for name, harmless in cls.unsupported.items():
-            value = kept.pop(name, None)
-            if value is None or any(type(value) is type(allowed) and value == allowed for allowed in harmless):
+            given = kept.pop(name, None)
+            if given is None or any(type(given) is type(allowed) and given == allowed for allowed in harmless):
                 continue
             if harmless:
                 allowed = " or ".join(map(_shown, harmless))
-                raise RequestError(
-                    f"{name}: only {allowed} is supported here, got {_shown(value)}", name, "unsupported_value"
-                )
-            raise RequestError(f"'{name}' is not supported by this server: leave it out", name, "unsupported_parameter")
+                raise refusal(f"only {allowed} is supported here, got {_shown(given)}", name, "unsupported_value")
+            raise refusal("not supported by this server, leave it out", name, "unsupported_parameter")
         return kept
 
 
 def refusal(reason: str, param: str | None = None, code: str = "invalid_value") -> PydanticCustomError:
-    """What a validator raises to name another field than its own (or, for a whole model, any), or another code."""
+    """What a validator raises to choose the code, or to name a field: of the model, if it is the model's validator."""
     return PydanticCustomError("refusal", "{reason}", {"reason": reason, "param": param, "code": code})
 
 
@@ -73,8 +74,9 @@ def _request_error(kind: type[Wire], fault: ErrorDetails) -> RequestError:
             return RequestError(f"'{param}' is required", param, "missing_required_parameter")
         case "refusal":
             context = fault["ctx"]
-            text = context["reason"] if context["param"] else f"{param}: {context['reason']}"
-            return RequestError(text, context["param"] or param, context["code"])
+            if context["param"] is not None:
+                param = _path([*location, context["param"]])
+            return RequestError(f"{param}: {context['reason']}", param, context["code"])
     reason = fault["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
     code = "invalid_type" if fault["type"].endswith(("_type", "_unicode")) else "invalid_value"

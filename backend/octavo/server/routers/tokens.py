@@ -50,7 +50,7 @@ def router(context: Context) -> APIRouter:
         largest = max(asked.tokens, default=0)
         if largest >= engine.vocab_size:
             raise RequestError(
-                f"token id {largest} is out of range: this model knows 0 to {engine.vocab_size - 1}",
+                f"tokens: token id {largest} is out of range: this model knows 0 to {engine.vocab_size - 1}",
                 "tokens",
                 "invalid_value",
             )
