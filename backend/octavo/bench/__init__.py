@@ -1,0 +1,1 @@
+"""Benchmarks: workloads, how they are run, and what is reported."""
