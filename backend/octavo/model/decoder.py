@@ -1,0 +1,101 @@
+"""Decoder: the one network, whatever the family; a DecoderSpec says how it is built."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from octavo.model.layers.attention import Attention
+from octavo.model.layers.linear import Linear
+from octavo.model.layers.mlp import GatedMLP
+from octavo.model.layers.norm import RMSNorm
+from octavo.model.layers.rotary import cos_sin_cache
+from octavo.model.spec import DecoderSpec
+from octavo_kernels import AttentionBatch, KVCache
+
+
+class DecoderLayer(nn.Module):
+    """Norm, attention, norm, MLP, each pair around the residual."""
+
+    def __init__(self, spec: DecoderSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
+        self.attention = Attention(spec, layer, dtype=dtype, device=device)
+        self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
+        self.mlp = GatedMLP(spec, dtype=dtype, device=device)
+
+    def slots(self) -> dict[str, torch.Tensor]:
+        return {
+            "attention_norm.weight": self.attention_norm.weight.data,
+            "mlp_norm.weight": self.mlp_norm.weight.data,
+            **self.attention.slots(),
+            **self.mlp.slots(),
+        }
+
+
+class Decoder(nn.Module):
+    """A causal language model over a paged cache. Its weights are empty until something fills `slots()`.
+
+    Args:
+        num_positions: positions that will be asked for; bounds the rotary table.
+    """
+
+    def __init__(self, spec: DecoderSpec, *, dtype: torch.dtype, device: torch.device, num_positions: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Parameter(torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device), False)
+        self.layers = nn.ModuleList(
+            DecoderLayer(spec, layer, dtype=dtype, device=device) for layer in range(spec.num_layers)
+        )
+        self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
+        self.head = (
+            None
+            if spec.tie_word_embeddings
+            else Linear(spec.hidden_size, (spec.vocab_size,), bias=False, dtype=dtype, device=device)
+        )
+        self.cos_sin = cos_sin_cache(spec.rope, num_positions, device)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, a tied one counted once: what a decode step reads."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters())
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_caches: list[KVCache]
+    ) -> torch.Tensor:
+        """Computes T tokens of a ragged batch and writes their keys and values.
+
+        Args:
+            token_ids, positions: int64 [T].
+            kv_caches: one a layer.
+
+        Returns:
+            [T, hidden], after the final norm.
+        """
+        residual = F.embedding(token_ids, self.embedding)
+        normed = None
+        for layer, cache in zip(self.layers, kv_caches, strict=True):
+            if normed is None:
+                normed = layer.attention_norm(residual)
+            else:
+                normed = layer.attention_norm.add_and_norm(normed, residual)
+            attended = layer.attention(normed, positions, self.cos_sin, batch, cache)
+            normed = layer.mlp(layer.mlp_norm.add_and_norm(attended, residual))
+        if normed is None:
+            return self.final_norm(residual)
+        return self.final_norm.add_and_norm(normed, residual)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, hidden] -> float32 [R, vocab]."""
+        product = F.linear(hidden, self.embedding) if self.head is None else self.head(hidden)
+        return product.float()
+
+    def slots(self) -> dict[str, torch.Tensor]:
+        """Every weight's place, by our names; a projection's is a part of the fused weight it belongs to."""
+        found = {"embedding.weight": self.embedding.data, "final_norm.weight": self.final_norm.weight.data}
+        if self.head is not None:
+            found |= self.head.slots(("head",))
+        for index, layer in enumerate(self.layers):
+            found |= {f"layers.{index}.{name}": tensor for name, tensor in layer.slots().items()}
+        return found
