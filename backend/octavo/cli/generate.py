@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -69,6 +69,7 @@ class _Batch:
     done: int = 0
     tokens: int = 0
     _tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = field(init=False)
+    _running: set[asyncio.Task[dict[str, Any]]] = field(init=False, default_factory=set)
 
     async def run(self, source: BinaryIO) -> None:
         self._tasks = asyncio.Queue(_WINDOW * self.config.max_num_seqs)
@@ -82,8 +83,10 @@ class _Batch:
                 await self._write_all(bar, start)
             await reader
         finally:
-            if reader is not None:
-                reader.cancel()
+            left = [*self._running, *([reader] if reader is not None else [])]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
             await engine.shutdown()
         seconds = time.perf_counter() - start
         summary = f"{self.done} requests, {self.failed} failed, {self.tokens} output tokens"
@@ -92,12 +95,24 @@ class _Batch:
     async def _read(self, engine: AsyncEngine, source: BinaryIO) -> None:
         number = 0
         try:
-            async for raw in read_lines(source):
-                number += 1
-                if raw.strip():
-                    await self._tasks.put(asyncio.create_task(self._answer(engine, number, raw)))
-        finally:
+            async with aclosing(read_lines(source)) as lines:
+                async for raw in lines:
+                    number += 1
+                    if raw.strip():
+                        task = asyncio.create_task(self._answer(engine, number, raw))
+                        self._running.add(task)
+                        task.add_done_callback(self._ended)
+                        await self._tasks.put(task)
+        except OSError:
             await self._tasks.put(None)
+            raise
+        await self._tasks.put(None)
+
+    def _ended(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Seen, even if the writer never comes to it: an engine that dies fails them all, and one is told.
+            task.exception()
 
     async def _answer(self, engine: AsyncEngine, number: int, raw: bytes) -> dict[str, Any]:
         job_id = None
