@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from octavo.engine.intake import TokensPrompt
     from octavo.text.tokenizer import Tokenizer
 
-# A text this long takes milliseconds: off the event loop with it.
+# So much text takes milliseconds: off the event loop with it.
 _LONG_TEXT = 20_000
 _RESERVED_VARIABLES = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "messages", "tools"}
@@ -40,16 +40,20 @@ def require_tokenizer(engine: AsyncEngine, param: str) -> Tokenizer:
     return engine.tokenizer
 
 
-async def encode_text(engine: AsyncEngine, text: str, *, add_special_tokens: bool = True) -> EncodedPrompt:
+async def encode_texts(
+    engine: AsyncEngine, texts: Sequence[str], *, add_special_tokens: bool = True
+) -> list[EncodedPrompt]:
     """Raises RequestError for an empty text, and where there is no tokenizer."""
-    if not text:
+    if not all(texts):
         raise RequestError("the prompt is empty: it must have at least one token", "prompt", "invalid_value")
     tokenizer = require_tokenizer(engine, "prompt")
-    if len(text) > _LONG_TEXT:
-        ids = await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
-    else:
-        ids = tokenizer.encode(text, add_special_tokens)
-    return EncodedPrompt(ids, text)
+
+    def encode() -> list[EncodedPrompt]:
+        return [EncodedPrompt(tokenizer.encode(text, add_special_tokens), text) for text in texts]
+
+    if sum(map(len, texts)) > _LONG_TEXT:
+        return await asyncio.to_thread(encode)
+    return encode()
 
 
 async def encode_chat(
@@ -83,4 +87,5 @@ async def encode_chat(
         continue_final_message=continued,
         template_kwargs=dict(template_kwargs or {}),
     )
-    return await encode_text(engine, text, add_special_tokens=add_special_tokens)
+    (encoded,) = await encode_texts(engine, [text], add_special_tokens=add_special_tokens)
+    return encoded

@@ -19,7 +19,7 @@ from octavo.server.choice import CompletionChoice
 from octavo.server.context import Context
 from octavo.server.logprobs import CompletionLogprobs
 from octavo.server.merge import merged
-from octavo.server.prompts import EncodedPrompt, encode_text
+from octavo.server.prompts import EncodedPrompt, encode_texts
 from octavo.server.protocol.completions import CompletionRequest
 from octavo.server.protocol.openapi import json_body
 from octavo.server.usage import Usage
@@ -49,16 +49,19 @@ async def _prepare(context: Context, asked: CompletionRequest) -> _Completion:
             "prompt",
             "invalid_value",
         )
-    prompts = [
-        await encode_text(context.engine, prompt, add_special_tokens=asked.add_special_tokens is not False)
-        if isinstance(prompt, str)
-        else EncodedPrompt(prompt)
-        for prompt in asked.prompts
-    ]
+    prompts = await _encoded(context, asked)
     if asked.max_tokens is not None:
         for prompt in prompts:
             _check_room(len(prompt.token_ids), asked.max_tokens, context.engine.max_model_len)
     return _Completion(context, asked, prompts)
+
+
+async def _encoded(context: Context, asked: CompletionRequest) -> list[EncodedPrompt]:
+    texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
+    if texts:
+        with_special = asked.add_special_tokens is not False
+        return await encode_texts(context.engine, texts, add_special_tokens=with_special)
+    return [EncodedPrompt(prompt) for prompt in asked.prompts if isinstance(prompt, list)]
 
 
 def _check_room(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from octavo.errors import RequestError
 from octavo.server.body import read_json
 from octavo.server.context import Context
-from octavo.server.prompts import EncodedPrompt, encode_chat, encode_text, require_tokenizer
+from octavo.server.prompts import EncodedPrompt, encode_chat, encode_texts, require_tokenizer
 from octavo.server.protocol.openapi import json_body
 from octavo.server.protocol.tokens import DetokenizeRequest, TokenizeRequest
 
@@ -73,4 +73,6 @@ async def _encoded(context: Context, asked: TokenizeRequest) -> EncodedPrompt:
         )
     if not asked.prompt:
         return EncodedPrompt([], "")
-    return await encode_text(context.engine, asked.prompt, add_special_tokens=asked.add_special_tokens is not False)
+    with_special = asked.add_special_tokens is not False
+    (encoded,) = await encode_texts(context.engine, [asked.prompt], add_special_tokens=with_special)
+    return encoded
