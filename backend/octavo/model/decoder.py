@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from octavo.model.layers.attention import Attention
 from octavo.model.layers.linear import Linear
@@ -15,11 +14,10 @@ from octavo.model.spec import DecoderSpec
 from octavo_kernels import AttentionBatch, KVCache
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer:
     """Norm, attention, norm, MLP, each pair around the residual."""
 
     def __init__(self, spec: DecoderSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__()
         self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
         self.attention = Attention(spec, layer, dtype=dtype, device=device)
         self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
@@ -27,14 +25,14 @@ class DecoderLayer(nn.Module):
 
     def slots(self) -> dict[str, torch.Tensor]:
         return {
-            "attention_norm.weight": self.attention_norm.weight.data,
-            "mlp_norm.weight": self.mlp_norm.weight.data,
+            "attention_norm.weight": self.attention_norm.weight,
+            "mlp_norm.weight": self.mlp_norm.weight,
             **self.attention.slots(),
             **self.mlp.slots(),
         }
 
 
-class Decoder(nn.Module):
+class Decoder:
     """A causal language model over a paged cache. Its weights are empty until something fills `slots()`.
 
     Args:
@@ -42,12 +40,9 @@ class Decoder(nn.Module):
     """
 
     def __init__(self, spec: DecoderSpec, *, dtype: torch.dtype, device: torch.device, num_positions: int) -> None:
-        super().__init__()
         self.spec = spec
-        self.embedding = nn.Parameter(torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device), False)
-        self.layers = nn.ModuleList(
-            DecoderLayer(spec, layer, dtype=dtype, device=device) for layer in range(spec.num_layers)
-        )
+        self.embedding = torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device)
+        self.layers = [DecoderLayer(spec, layer, dtype=dtype, device=device) for layer in range(spec.num_layers)]
         self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
         self.head = (
             None
@@ -59,7 +54,7 @@ class Decoder(nn.Module):
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, a tied one counted once: what a decode step reads."""
-        return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters())
+        return sum(slot.numel() * slot.element_size() for slot in self.slots().values())
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_caches: list[KVCache]
@@ -93,7 +88,7 @@ class Decoder(nn.Module):
 
     def slots(self) -> dict[str, torch.Tensor]:
         """Every weight's place, by our names; a projection's is a part of the fused weight it belongs to."""
-        found = {"embedding.weight": self.embedding.data, "final_norm.weight": self.final_norm.weight.data}
+        found = {"embedding.weight": self.embedding, "final_norm.weight": self.final_norm.weight}
         if self.head is not None:
             found |= self.head.slots(("head",))
         for index, layer in enumerate(self.layers):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 import octavo_kernels as kernels
 from octavo.model.layers.linear import Linear
@@ -11,11 +10,10 @@ from octavo.model.spec import DecoderSpec
 from octavo_kernels import AttentionBatch, KVCache
 
 
-class Attention(nn.Module):
+class Attention:
     """Fused query, key and value projection, rotary embedding, paged attention, output projection."""
 
     def __init__(self, spec: DecoderSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__()
         self._head_dim = spec.head_dim
         self._sizes = (
             spec.num_heads * spec.head_dim,
@@ -30,7 +28,7 @@ class Attention(nn.Module):
             self._sizes[0], (spec.hidden_size,), bias=spec.attention_output_bias, dtype=dtype, device=device
         )
 
-    def forward(
+    def __call__(
         self,
         x: torch.Tensor,
         positions: torch.Tensor,
@@ -52,8 +50,7 @@ class Attention(nn.Module):
         )
         kernels.write_kv(key, value, cache, batch.slot_mapping)
         mixed = kernels.paged_attention(query, cache, batch, scale=self._scale, sliding_window=self._window)
-        projected: torch.Tensor = self.output(mixed.flatten(1))
-        return projected
+        return self.output(mixed.flatten(1))
 
     def slots(self) -> dict[str, torch.Tensor]:
         return self.qkv.slots(("q", "k", "v")) | self.output.slots(("o",))

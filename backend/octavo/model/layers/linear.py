@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 
-class Linear(nn.Module):
+class Linear:
     """y = x W^T + b. Several projections of the same input share one weight: `sizes` are their rows.
 
     Args:
@@ -18,19 +17,18 @@ class Linear(nn.Module):
     def __init__(
         self, in_features: int, sizes: tuple[int, ...], *, bias: bool, dtype: torch.dtype, device: torch.device
     ) -> None:
-        super().__init__()
         self.sizes = sizes
         out_features = sum(sizes)
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype, device=device), False)
-        self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype, device=device), False) if bias else None
+        self.weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
+        self.bias = torch.empty(out_features, dtype=dtype, device=device) if bias else None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in_features] -> [T, sum(sizes)]."""
         return F.linear(x, self.weight, self.bias)
 
     def slots(self, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
         """Where each projection's weight (and bias) is loaded, by name."""
-        found = dict(zip((f"{name}.weight" for name in names), self.weight.data.split(self.sizes), strict=True))
+        found = dict(zip((f"{name}.weight" for name in names), torch.split(self.weight, self.sizes), strict=True))
         if self.bias is not None:
-            found |= zip((f"{name}.bias" for name in names), self.bias.data.split(self.sizes), strict=True)
+            found |= zip((f"{name}.bias" for name in names), torch.split(self.bias, self.sizes), strict=True)
         return found

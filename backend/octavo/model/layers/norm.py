@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 import octavo_kernels as kernels
 
 
-class RMSNorm(nn.Module):
-    def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__()
-        self._eps = eps
-        self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device=device), False)
+class RMSNorm:
+    """Owns the scale, [size]."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._eps = eps
+        self.weight = torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, size] -> [T, size]."""
         return kernels.rms_norm(x, self.weight, self._eps)
 

@@ -25,7 +25,7 @@ _MAX_DEPTH = 4
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """A tensor's place in the file. `shape` is row-major, as torch has it; the last dimension is quantised in blocks."""
+    """A tensor's place in the file. `shape` is row-major; quantisation blocks lie along the last dimension."""
 
     name: str
     shape: tuple[int, ...]

@@ -88,7 +88,7 @@ def _package_path(reference: str) -> Path:
 
 def _is_hub_id(reference: str) -> bool:
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(reference)

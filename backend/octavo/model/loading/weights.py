@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -57,6 +58,7 @@ def load_decoder(
     names = _stored_names(family, source, slots)
     _check(checkpoint, slots, names, source, spec)
     total = sum(slot.numel() for slot in slots.values())
+    bar: tqdm[Any]
     with tqdm(
         total=total, desc="Loading weights", unit="", unit_scale=True, disable=None if progress else True, leave=False
     ) as bar:
@@ -109,7 +111,7 @@ def _check(
         )
 
 
-def _fill(slot: torch.Tensor, checkpoint: Checkpoint, name: str, bar: tqdm[None]) -> None:
+def _fill(slot: torch.Tensor, checkpoint: Checkpoint, name: str, bar: tqdm[Any]) -> None:
     rows = slot.shape[0]
     row_elements = slot.numel() // rows
     step = max(1, _SLICE_ELEMENTS // row_elements)
