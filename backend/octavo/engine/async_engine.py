@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 import uuid
@@ -199,12 +200,20 @@ class AsyncEngine:
             raise EngineStoppedError(f"the engine is not ready: {self._reason}")
         arrival = time.monotonic()
         text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-        admit, options = self._intake.admit, {"priority": priority, "cache_salt": cache_salt}
+        admit = functools.partial(
+            self._intake.admit,
+            prompt,
+            params,
+            request_id,
+            arrival_time=arrival,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
         if isinstance(text, str) and len(text) > _LONG_TEXT:
-            admitted = await asyncio.to_thread(admit, prompt, params, request_id, arrival_time=arrival, **options)
+            admitted = await asyncio.to_thread(admit)
             self._check_accepting()
         else:
-            admitted = admit(prompt, params, request_id, arrival_time=arrival, **options)
+            admitted = admit()
         if request_id in self._requests:
             raise RequestError(f"request id '{request_id}' is in use by a request in flight", "request_id")
         token_ids = admitted.message.prompt_token_ids

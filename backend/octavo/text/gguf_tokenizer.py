@@ -14,7 +14,10 @@ from octavo.errors import ConfigError
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
 # The pre-tokenizer's pattern of Llama 3 (its tokenizer.json); Qwen2's differs in taking digits one by one.
-_LLAMA3_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _QWEN2_PATTERN = _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 
 # Values of `tokenizer.ggml.pre`.
@@ -117,7 +120,7 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str]) -> Backend:
 def _merges_by_score(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
     """Every pair of tokens that makes up a token, best score first: SentencePiece's BPE merges the best pair next."""
     known = {token: place for place, token in enumerate(tokens)}
-    ranked = []
+    ranked: list[tuple[float, tuple[str, str]]] = []
     for place, token in enumerate(tokens):
         pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         pairs = [(left, right) for left, right in pairs if left in known and right in known]

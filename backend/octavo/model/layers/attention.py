@@ -15,15 +15,15 @@ class Attention:
 
     def __init__(self, spec: DecoderSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self._head_dim = spec.head_dim
-        self._sizes = (
+        self._sizes = [
             spec.num_heads * spec.head_dim,
             spec.num_kv_heads * spec.head_dim,
             spec.num_kv_heads * spec.head_dim,
-        )
+        ]
         self._scale = spec.head_dim**-0.5
         self._rope = spec.rope
         self._window = spec.sliding_windows[layer]
-        self.qkv = Linear(spec.hidden_size, self._sizes, bias=spec.qkv_bias, dtype=dtype, device=device)
+        self.qkv = Linear(spec.hidden_size, tuple(self._sizes), bias=spec.qkv_bias, dtype=dtype, device=device)
         self.output = Linear(
             self._sizes[0], (spec.hidden_size,), bias=spec.attention_output_bias, dtype=dtype, device=device
         )
@@ -38,7 +38,7 @@ class Attention:
     ) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; writes the tokens' keys and values into the cache on the way."""
         query, key, value = (
-            part.unflatten(-1, (-1, self._head_dim)) for part in self.qkv(x).split(self._sizes, dim=-1)
+            part.unflatten(-1, (-1, self._head_dim)) for part in torch.split(self.qkv(x), self._sizes, dim=-1)
         )
         kernels.rotary_embedding(
             positions,

@@ -28,7 +28,7 @@ class Linear:
 
     def slots(self, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
         """Where each projection's weight (and bias) is loaded, by name."""
-        found = dict(zip((f"{name}.weight" for name in names), torch.split(self.weight, self.sizes), strict=True))
+        found = dict(zip((f"{name}.weight" for name in names), torch.split(self.weight, list(self.sizes)), strict=True))
         if self.bias is not None:
-            found |= zip((f"{name}.bias" for name in names), torch.split(self.bias, self.sizes), strict=True)
+            found |= zip((f"{name}.bias" for name in names), torch.split(self.bias, list(self.sizes)), strict=True)
         return found
