@@ -24,12 +24,17 @@ class ByteTokenizer:
     vocab_size = VOCAB
     has_chat_template = True
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        if any(not 0 <= token_id < VOCAB for token_id in ids):
+            raise RequestError(f"tokens: a token id is out of range, {VOCAB - 1} is the last", "tokens")
         data = b"".join(b"" if i > 255 and skip_special_tokens else self.token_bytes(i) for i in ids)
         return data.decode(errors="replace")
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in (BOS, EOS)
 
     def token_bytes(self, token_id: int) -> bytes:
         return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
@@ -40,6 +45,7 @@ class ByteTokenizer:
     def render_chat(
         self,
         messages: Sequence[dict[str, Any]],
+        *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: dict[str, Any] | None = None,

@@ -32,9 +32,12 @@ def _bytes_of(entry: Logprob) -> bytes | None:
 
 
 def token_name(token_id: int, entry: Logprob, prefix: str = "") -> str:
-    """The token's text; for bytes that are no text by themselves `prefix` and `\\xf0\\x9f`, as OpenAI shows them."""
+    """The token's text; for bytes that are no text by themselves `prefix` and `\\xf0\\x9f`, as OpenAI shows them.
+
+    An id without text (no tokenizer, or padding of the vocabulary) is shown as `token_id:5`.
+    """
     data = _bytes_of(entry)
-    if data is None:
+    if not data:
         return f"token_id:{token_id}"
     try:
         return data.decode()
@@ -126,9 +129,7 @@ class CompletionLogprobs:
         return Logprob(0.0, 1, self._tokenizer.token_text(token_id), self._tokenizer.token_bytes(token_id))
 
     def _hidden(self, token_id: int) -> bool:
-        if self._tokenizer is None or not self._skip_special_tokens:
-            return False
-        return not self._tokenizer.decode([token_id], True) and bool(self._tokenizer.decode([token_id], False).strip())
+        return self._skip_special_tokens and self._tokenizer is not None and self._tokenizer.is_special(token_id)
 
 
 def _empty() -> dict[str, Any]:

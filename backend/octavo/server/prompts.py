@@ -49,7 +49,7 @@ async def encode_texts(
     tokenizer = require_tokenizer(engine, "prompt")
 
     def encode() -> list[EncodedPrompt]:
-        return [EncodedPrompt(tokenizer.encode(text, add_special_tokens), text) for text in texts]
+        return [EncodedPrompt(tokenizer.encode(text, add_special_tokens=add_special_tokens), text) for text in texts]
 
     if sum(map(len, texts)) > _LONG_TEXT:
         return await asyncio.to_thread(encode)

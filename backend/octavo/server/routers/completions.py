@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import APIRouter, Request, Response
 
@@ -23,6 +23,9 @@ from octavo.server.prompts import EncodedPrompt, encode_texts
 from octavo.server.protocol.completions import CompletionRequest
 from octavo.server.protocol.openapi import json_body
 from octavo.server.usage import Usage
+
+if TYPE_CHECKING:
+    from octavo.text.tokenizer import Tokenizer
 
 
 def router(context: Context) -> APIRouter:
@@ -75,6 +78,13 @@ def _check_room(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> 
         )
 
 
+def _shown(tokenizer: Tokenizer, token_ids: list[int], skip_special_tokens: bool) -> str:
+    try:
+        return tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+    except RequestError as error:
+        raise RequestError(error.message, "prompt", error.code) from None
+
+
 class _Completion:
     """One request under way."""
 
@@ -122,7 +132,7 @@ class _Completion:
             logprobs = CompletionLogprobs(self._asked.logprobs, tokenizer, skip_special)
         echo = prompt.text if self._asked.echo else None
         if self._asked.echo and echo is None:
-            echo = tokenizer.decode(prompt.token_ids, skip_special) if tokenizer is not None else ""
+            echo = _shown(tokenizer, prompt.token_ids, skip_special) if tokenizer is not None else ""
         return CompletionChoice(index, logprobs, echo=echo, score_only=self._asked.limit == 0)
 
     async def document(self) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from octavo.errors import RequestError
 from octavo.server.body import read_json
 from octavo.server.context import Context
 from octavo.server.prompts import EncodedPrompt, encode_chat, encode_texts, require_tokenizer
@@ -47,16 +47,8 @@ def router(context: Context) -> APIRouter:
         context.check_model(asked.model)
         context.check_ready()
         tokenizer = require_tokenizer(engine, "tokens")
-        largest = max(asked.tokens, default=0)
-        if largest >= engine.vocab_size:
-            raise RequestError(
-                f"tokens: token id {largest} is out of range: this model knows 0 to {engine.vocab_size - 1}",
-                "tokens",
-                "invalid_value",
-            )
-        if len(asked.tokens) > _MANY_TOKENS:
-            return {"prompt": await asyncio.to_thread(tokenizer.decode, asked.tokens, False)}
-        return {"prompt": tokenizer.decode(asked.tokens, False)}
+        decode = partial(tokenizer.decode, asked.tokens, skip_special_tokens=False)
+        return {"prompt": await asyncio.to_thread(decode) if len(asked.tokens) > _MANY_TOKENS else decode()}
 
     return routes
 
