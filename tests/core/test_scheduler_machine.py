@@ -164,6 +164,6 @@ class Life(RuleBasedStateMachine):
 
 
 Life.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=600, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLife = Life.TestCase

@@ -162,7 +162,7 @@ class Scheduler:
             outputs.append(self._append(entry, brought.token_ids[0], brought.logprobs, brought.prompt_logprobs))
         elif row.num_samples > 1:
             self._fork(entry, brought, outputs)
-        elif brought.prompt_logprobs:
+        elif brought.prompt_logprobs and entry.sequence.index not in entry.dropped:
             outputs.append(_output(entry, entry.sequence.index, [], prompt_logprobs=brought.prompt_logprobs))
 
     def _append(
