@@ -5,6 +5,9 @@ import pytest
 from tests.server import sse
 from tests.server.fake import ByteTokenizer, FakeEngine
 
+from octavo.outputs import Logprob
+from octavo.server.logprobs import CompletionLogprobs
+
 URL = "/v1/completions"
 
 
@@ -219,3 +222,11 @@ async def test_special_tokens_that_are_not_shown_take_no_room(client: httpx.Asyn
     engine.tokenizer = EndInTheMiddle()
     logprobs = (await ask(client, prompt="a", logprobs=0, max_tokens=5))["choices"][0]["logprobs"]
     assert logprobs["text_offset"] == [0, 1, 2, 2, 2]
+
+
+def test_offsets_past_a_character_that_was_never_finished() -> None:
+    """U+FFFD was counted late, so that the token after it seemed to lie on it."""
+    logprobs = CompletionLogprobs(0, None, True)
+    tokens = {1: b"\xe2\x82", 2: b"a", 3: b"\xe2", 4: b"\x82\xac", 5: b"b"}
+    positions = [{token_id: Logprob(-1.0, 1, None, data)} for token_id, data in tokens.items()]
+    assert logprobs.generated(list(tokens), positions)["text_offset"] == [0, 1, 2, 2, 3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,9 @@ import pytest
 from tests.server.process import KEY, ServerProcess
 from tests.tiny import save_tiny_llama
 
+from octavo.model.loading.source import resolve_model
+from octavo.text.tokenizer import Tokenizer
+
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 HI = [{"role": "user", "content": "hi"}]
@@ -30,7 +34,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_llama(tmp_path_factory.mktemp("long") / "tiny", context=8192)
 
 
-FLAGS = ("--served-model-name", "tiny", "--kv-cache-memory-bytes", str(16 << 20), "--max-num-batched-tokens", "128")
+FLAGS = (
+    "--served-model-name",
+    "tiny",
+    "--kv-cache-memory-bytes",
+    str(16 << 20),
+    "--max-num-batched-tokens",
+    "128",
+    "--dtype",
+    "float32",
+)
 
 
 @pytest.fixture(scope="module")
@@ -92,29 +105,37 @@ def test_sync_client(server: ServerProcess, client: openai.OpenAI) -> None:
     assert usage.prompt_tokens == whole.usage.prompt_tokens
 
 
-def test_echo_scores_the_prompt_as_generation_did(client: openai.OpenAI) -> None:
+def test_echo_scores_the_prompt_as_generation_did(server: ServerProcess, model: Path) -> None:
     """The logprobs of generated tokens are those that scoring prompt and output as one prompt gives."""
-    made = client.completions.create(
-        model="tiny",
-        prompt="the quick",
-        max_tokens=6,
-        temperature=0,
-        logprobs=2,
-        echo=True,
-        extra_body={"ignore_eos": True},
-    ).choices[0]
-    assert made.text.startswith("the quick")
-    assert made.logprobs is not None
-    assert made.logprobs.token_logprobs is not None
-    ids = client.post("/../tokenize", body={"prompt": "the quick"}, cast_to=httpx.Response).json()["tokens"]
-    assert made.logprobs.tokens is not None
-    assert len(made.logprobs.tokens) == len(ids) + 6
-    assert made.logprobs.token_logprobs[0] is None
-    assert all(value <= 0 for value in made.logprobs.token_logprobs[1:])
-    assert made.logprobs.text_offset is not None
-    for token, offset in zip(made.logprobs.tokens, made.logprobs.text_offset, strict=True):
-        if not token.startswith(("bytes:", "<|")):
-            assert made.text[offset : offset + len(token)] == token
+    with server.client() as client:
+        prompt = client.post("/tokenize", json={"prompt": "the quick brown"}).json()["tokens"]
+        common = {"model": "tiny", "temperature": 0, "logprobs": 2, "echo": True}
+        made = client.post(
+            "/v1/completions", json={**common, "prompt": "the quick brown", "max_tokens": 6, "ignore_eos": True}
+        ).json()["choices"][0]
+        logprobs = made["logprobs"]
+        assert len(logprobs["tokens"]) == len(prompt) + 6
+        assert made["text"].startswith("the quick brown")
+        assert logprobs["token_logprobs"][0] is None
+        for name, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+            if not name.startswith(("bytes:", "<|")):
+                assert made["text"][offset : offset + len(name)] == name
+
+        tokenizer = Tokenizer.load(resolve_model(str(model)))
+        ids = {tokenizer.token_bytes(token_id): token_id for token_id in range(tokenizer.vocab_size)}
+        output = [ids[_exact(name)] for name in logprobs["tokens"][-6:]]
+        again = client.post("/v1/completions", json={**common, "prompt": prompt + output, "max_tokens": 0}).json()
+        assert again["usage"]["completion_tokens"] == 0
+        scored = again["choices"][0]["logprobs"]
+        assert scored["tokens"] == logprobs["tokens"]
+        assert scored["token_logprobs"][1:] == pytest.approx(logprobs["token_logprobs"][1:], abs=1e-3)
+
+
+def _exact(name: str) -> bytes:
+    """A token's bytes from its name in an answer."""
+    if name.startswith("bytes:"):
+        return bytes.fromhex(name.removeprefix("bytes:").replace("\\x", ""))
+    return name.encode()
 
 
 async def test_async_client_many_at_once(server: ServerProcess) -> None:
@@ -297,8 +318,8 @@ def test_a_prompt_that_can_never_fit_the_cache(model: Path) -> None:
         answer = client.post("/v1/completions", json={"model": "tiny", "prompt": "x " * 3000, "stream": True})
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == "prompt"
-        numbers = [word for word in answer.json()["error"]["message"].replace(",", " ").split() if word.isdecimal()]
-        assert len(numbers) >= 2
+        # Tokens, and blocks of which there are too few.
+        assert len(re.findall(r"\d+", answer.json()["error"]["message"])) >= 2
         assert client.post("/v1/completions", json={"model": "tiny", "prompt": "x"}).status_code == 200
 
 

@@ -101,10 +101,16 @@ class CompletionLogprobs:
         shown = _empty()
         for token_id, position in zip(token_ids, positions, strict=True):
             entry = position[token_id]
+            data = b"" if self._hidden(token_id) else _bytes_of(entry) or b""
+            if self._gives_up_a_character(data):
+                self._offset += len(self._decoder.decode(b"", final=True))
             self._append(shown, token_id, entry, position)
-            if not self._hidden(token_id):
-                self._offset += len(self._decoder.decode(_bytes_of(entry) or b""))
+            self._offset += len(self._decoder.decode(data))
         return shown
+
+    def _gives_up_a_character(self, data: bytes) -> bool:
+        """Whether tokens before began a character that `data` doesn't go on with: U+FFFD stands for it in the text."""
+        return bool(self._decoder.getstate()[0] and data) and not 0x80 <= data[0] < 0xC0
 
     def _append(self, shown: dict[str, Any], token_id: int, entry: Logprob, position: Position | None) -> None:
         shown["tokens"].append(token_name(token_id, entry, "bytes:"))
