@@ -1,0 +1,1 @@
+"""Tensors: StepPlan -> forward -> sampled tokens. Knows the plan, not the planning."""

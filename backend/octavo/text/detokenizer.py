@@ -12,10 +12,10 @@ _UTF8 = codecs.getincrementaldecoder("utf-8")
 class IncrementalDetokenizer:
     """Turns a sequence's tokens into text, a step at a time.
 
-    What `push` and `flush` give, joined, is the tokens' bytes decoded as UTF-8 with U+FFFD for what is invalid: the
-    same however the bytes fall into tokens and the tokens into steps. A character that is not complete is held back, so a
-    replacement character given out never turns into something else later. A leading space is kept: the text continues
-    a prompt.
+    What `push` and `flush` give, joined, is the tokens' bytes decoded as UTF-8, with U+FFFD for what is invalid: the
+    same however the bytes fall into tokens and the tokens into steps. A character that is not complete is held back, so
+    a replacement character given out never turns into something else later. A leading space is kept: the text
+    continues a prompt.
 
     Args:
         skip_special_tokens: leave special tokens out of the text.
