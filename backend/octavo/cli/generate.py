@@ -174,9 +174,8 @@ def _source(name: str | None) -> Iterator[tuple[BinaryIO, int | None]]:
     if name is None and sys.stdin.isatty():
         raise ConfigError("nothing to do: give a PROMPT, or --input FILE (- is stdin)", "input")
     if name is None or name == "-":
-        # Not sys.stdin: a reader still waiting in it would block the interpreter's end.
-        with open(sys.stdin.fileno(), "rb", closefd=False) as stream:
-            yield stream, None
+        # Neither sys.stdin nor closed: a reader that still waits in it holds its lock, and the end would wait for that.
+        yield open(sys.stdin.fileno(), "rb", closefd=False), None  # noqa: SIM115
         return
     try:
         stream = Path(name).open("rb")  # noqa: SIM115  # closed below; here only its own errors are to be caught
