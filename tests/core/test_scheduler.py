@@ -467,6 +467,14 @@ def test_resumed_sequence_goes_on_where_it_was() -> None:
     assert harness.plans[0].new[0].num_prompt_tokens == 5
 
 
+def test_resumed_sequence_does_not_repeat_its_prompt_logprobs() -> None:
+    harness = Harness()
+    harness.add(make_sequence(prompt=5, output=expected_tokens(5, 1), prompt_logprobs=0, max_tokens=6))
+    harness.run()
+    assert harness.seen["a", 0].prompt_logprobs == []
+    assert len(harness.seen["a", 0].token_ids) == 5
+
+
 # Stats
 
 

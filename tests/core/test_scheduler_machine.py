@@ -33,7 +33,7 @@ TEXT = [1 + i % 7 for i in range(64)]
 
 def sample(seed: int, index: int, position: int) -> int:
     """Ends now and then."""
-    return EOS if hash((seed, index, position, "eos")) % 12 == 0 else draw(seed, index, position)
+    return EOS if hash((seed, index, position, 99)) % 12 == 0 else draw(seed, index, position)
 
 
 class Life(RuleBasedStateMachine):
@@ -160,10 +160,12 @@ class Life(RuleBasedStateMachine):
         if params.logprobs is not None:
             assert [entry.token_ids[0] for entry in seen.logprobs] == expected
         if params.prompt_logprobs is not None and index == 0:
-            assert [entry.token_ids[0] for entry in seen.prompt_logprobs] == original.token_ids[1:prompt]
+            resumed = original.num_output_tokens > 0
+            reported = [entry.token_ids[0] for entry in seen.prompt_logprobs]
+            assert reported == ([] if resumed else original.token_ids[1:prompt])
 
 
 Life.TestCase.settings = settings(
-    max_examples=600, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=400, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLife = Life.TestCase

@@ -23,7 +23,8 @@ class Entry:
     Attributes:
         endings: token ids that end the sequence -> the stop_reason to report for each.
         keys: prefix-cache keys of its first full blocks, as many as were needed so far.
-        reported: prompt positions whose logprobs have been reported, counted from 0.
+        prompt_logprobs: top logprobs to report for each prompt token; None for none.
+        reported: prompt positions, from 0, whose logprobs have been reported.
         announced: the runner knows the slot; it must hear when it is freed.
         dropped: indices of an n-sequence request that were aborted before its prompt was computed.
         times_overtaken: sequences admitted past this one while it waited, the first at `overtaken_since`.

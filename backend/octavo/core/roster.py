@@ -69,8 +69,8 @@ class Roster:
         owners = Counter(block for entry in self.running for block in entry.sequence.block_ids)
         if owners != {block: count for block, count in enumerate(self.kv_cache.pool.ref_counts) if count}:
             raise IntegrityError("the KV blocks' reference counts do not match the block tables")
-        taken = [entry.sequence.slot for entry in self.running]
-        if sorted([*taken, *self.slots.idle], key=str) != sorted(range(self.slots.num_slots), key=str):
+        taken = [entry.sequence.slot for entry in self.running if entry.sequence.slot is not None]
+        if sorted([*taken, *self.slots.idle]) != list(range(self.slots.num_slots)):
             raise IntegrityError(f"slots are lost or doubled: running {taken}, idle {self.slots.idle}")
         if self.slots.num_reserved != sum(entry.sequence.num_sequences - 1 for entry in self.running):
             raise IntegrityError("the slots reserved do not match the forks to come")

@@ -53,8 +53,10 @@ class Scheduler:
             standing=self._standing(sequence, now),
             endings=self._endings(sequence),
             min_tokens=sequence.params.min_tokens,
-            prompt_logprobs=sequence.params.prompt_logprobs,
+            prompt_logprobs=sequence.params.prompt_logprobs if sequence.index == 0 else None,
         )
+        if sequence.num_output_tokens:
+            entry.reported = sequence.num_prompt_tokens - 1  # they came before the output it resumes with
         self._requests.setdefault(sequence.request_id, {})[sequence.index] = entry
         self._roster.waiting.add(entry)
 
@@ -110,7 +112,7 @@ class Scheduler:
         return outputs
 
     def has_work(self) -> bool:
-        """Whether any sequence is unfinished."""
+        """Whether any sequence is unfinished. Slots freed since the last plan can wait for the next one."""
         return bool(self._requests)
 
     def stats(self) -> SchedulerStats:

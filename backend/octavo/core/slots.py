@@ -22,9 +22,9 @@ class SlotPool:
         return self._reserved
 
     @property
-    def idle(self) -> set[int]:
+    def idle(self) -> list[int]:
         """All slots that no sequence holds."""
-        return {*self._free, *self._unannounced}
+        return [*self._free, *self._unannounced]
 
     def take(self) -> int:
         return self._free.pop()
