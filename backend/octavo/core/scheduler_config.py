@@ -18,8 +18,8 @@ class SchedulerConfig:
         max_num_partial_prefills: sequences that may be in the middle of their prefill after a step.
         long_prefill_token_threshold: tokens of a step that prefills under way may take, together, before the
             sequences that wait have had their share.
-        policy: `priority` serves the lowest value first, then by arrival; `fcfs` by arrival alone. Priority is strict: as
-            long as better values keep the engine full, worse ones wait.
+        policy: `priority` serves the lowest value first, then by arrival; `fcfs` by arrival alone. Priority is strict:
+            while better values keep the engine full, worse ones wait.
         num_blocks, block_size: the KV cache.
         max_model_len: most tokens of prompt and output.
         eos_token_ids: end a sequence unless its params ignore them.
