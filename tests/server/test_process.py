@@ -348,7 +348,8 @@ def test_a_second_signal_ends_at_once(model: Path) -> None:
         core = server.core()
         body = {"model": "tiny", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
         with client.stream("POST", "/v1/completions", json=body) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()  # kept: once it is collected, the response is closed
+            next(lines)
             server.process.send_signal(signal.SIGTERM)
             _until(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
             server.process.send_signal(signal.SIGTERM)
