@@ -24,9 +24,11 @@ def draw_throughput(result: ThroughputResult, path: str) -> None:
                 if start is not None and end is not None:
                     axes.barh(row, end - start, left=start, color=colour, height=0.8)
         for colour, label in ((_QUEUED, "waiting"), (_PREFILL, "prefill"), (_DECODE, "decode")):
-            axes.bar(0, 0, color=colour, label=label)
-        axes.legend(loc="lower right")
+            axes.barh(0, 0, color=colour, label=label)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.25), ncols=3, frameon=False)
+        axes.invert_yaxis()
         axes.set(
+            xlim=(0, None),
             xlabel="seconds",
             ylabel="request",
             title=f"{result.output_tokens_per_second:,.0f} output tok/s, mean batch {result.mean_batch_size:.1f}",
@@ -37,7 +39,7 @@ def draw_latency(result: LatencyResult, path: str) -> None:
     """Decode speed of each sample beside what reading the weights once a token allows."""
     with _figure(path, 1) as (axes,):
         speeds = [sample.decode_tokens_per_second for sample in result.samples]
-        axes.bar(range(1, len(speeds) + 1), speeds, color=_DECODE)
+        axes.bar([str(number) for number in range(1, len(speeds) + 1)], speeds, color=_DECODE)
         axes.axhline(
             result.memory_bytes_per_second / result.weight_bytes,
             color=_PREFILL,

@@ -41,16 +41,19 @@ def check_outputs(json_file: str | None, plot_file: str | None) -> None:
 
 def show(title: str, rows: Sequence[Row], machine: Machine) -> None:
     """Prints a table, the machine under it."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(show_header=False)
     table.add_column(overflow="fold")
     table.add_column(justify="right", overflow="fold")
     for name, value in rows:
         table.add_row(name, value)
-    threads = f", {machine.threads} threads" if machine.threads is not None else ""
+    threads = f", {machine.threads} thread{'s' if machine.threads > 1 else ''}" if machine.threads is not None else ""
     gpu = f", {machine.gpu}" if machine.gpu is not None else ""
-    table.caption = f"{machine.cpu}{threads}{gpu}; octavo {machine.octavo}, torch {machine.torch}"
-    table.caption_justify = "left"
-    Console().print(table)
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(title, soft_wrap=True)
+    console.print(table)
+    console.print(
+        f"{machine.cpu}{threads}{gpu}; octavo {machine.octavo}, torch {machine.torch}", soft_wrap=True, style="dim"
+    )
 
 
 def write(
