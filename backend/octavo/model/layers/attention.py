@@ -38,7 +38,7 @@ class Attention:
     ) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; writes the tokens' keys and values into the cache on the way."""
         query, key, value = (
-            part.unflatten(-1, (-1, self._head_dim)) for part in torch.split(self.qkv(x), self._sizes, dim=-1)
+            part.view(part.shape[0], -1, self._head_dim) for part in torch.split(self.qkv(x), self._sizes, dim=-1)
         )
         kernels.rotary_embedding(
             positions,
