@@ -20,7 +20,7 @@ from tests.cli.fake_engine import FakeEngine
 
 def conversation(system: str | None = None) -> tuple[Conversation, FakeEngine, io.StringIO]:
     engine, out = FakeEngine(None), io.StringIO()
-    return Conversation(engine, SamplingParams(), system, Console(file=out, width=40)), engine, out  # type: ignore[arg-type]
+    return Conversation(engine, SamplingParams(), system, Console(file=out, width=40, highlight=False)), engine, out  # type: ignore[arg-type]
 
 
 async def test_turns_are_remembered_and_reset_forgets() -> None:

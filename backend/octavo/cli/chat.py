@@ -75,14 +75,14 @@ class Conversation:
             self._console.print(f"{count} tokens, {first - start:.2f} s to the first, {rate:.1f} tok/s", style="dim")
 
     def _show(self, text: str) -> None:
-        self._console.print(text.translate(_CONTROLS), end="", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text.translate(_CONTROLS), end="", markup=False, soft_wrap=True)
 
 
 def run(parsed: Parsed) -> int:
     """Talks until /exit or the end of the input."""
     config = parsed.get(EngineConfig)
     setup_logging(config.log_level)
-    console = Console(emoji=False)
+    console = Console(emoji=False, highlight=False)
     if sys.stdin.isatty():
         # Gives input() line editing and history, where Python was built with it.
         with suppress(ImportError):
@@ -128,4 +128,4 @@ def _answer(runner: asyncio.Runner, conversation: Conversation, line: str, conso
         console.print("stopped", style="dim")
     except RequestError as error:
         hint = " (/reset begins anew)" if error.code == "context_length_exceeded" else ""
-        console.print(f"{error.message}{hint}", style="red", markup=False, highlight=False)
+        console.print(f"{error.message}{hint}", style="red", markup=False)
