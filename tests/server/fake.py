@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,11 +164,10 @@ class FakeEngine:
 
     def _outputs(
         self, ids: list[int], prompt: dict[str, Any], params: SamplingParams, request_id: str
-    ) -> list[RequestOutput]:
+    ) -> Iterator[RequestOutput]:
         room = min(params.max_tokens or self.max_model_len, self.max_model_len - len(ids))
         tokens = [*self.text.encode(), EOS][:room]
         reason = "stop" if tokens[-1:] == [EOS] else "length"
-        outputs = []
         pending = b""
         for start in range(0, len(tokens), self.chunk):
             news = tokens[start : start + self.chunk]
@@ -178,29 +177,26 @@ class FakeEngine:
                 text, pending = pending.decode(), b""
             except UnicodeDecodeError:
                 text = pending.decode(errors="replace") if last else ""
-            outputs.append(
-                RequestOutput(
-                    request_id,
-                    prompt.get("prompt"),
-                    ids,
-                    [
-                        CompletionOutput(
-                            index,
-                            text,
-                            list(news),
-                            logprobs=None
-                            if params.logprobs is None
-                            else [self.logprobs(token, params.logprobs) for token in news],
-                            finish_reason=reason if last else None,
-                        )
-                        for index in range(params.n)
-                    ],
-                    finished=last,
-                    prompt_logprobs=None
-                    if params.prompt_logprobs is None or start
-                    else [None, *(self.logprobs(token, params.prompt_logprobs) for token in ids[1:])],
-                    num_cached_tokens=min(3, len(ids)),
-                    num_output_tokens=params.n * (start + len(news)),
-                )
+            yield RequestOutput(
+                request_id,
+                prompt.get("prompt"),
+                ids,
+                [
+                    CompletionOutput(
+                        index,
+                        text,
+                        list(news),
+                        logprobs=None
+                        if params.logprobs is None
+                        else [self.logprobs(token, params.logprobs) for token in news],
+                        finish_reason=reason if last else None,
+                    )
+                    for index in range(params.n)
+                ],
+                finished=last,
+                prompt_logprobs=None
+                if params.prompt_logprobs is None or start
+                else [None, *(self.logprobs(token, params.prompt_logprobs) for token in ids[1:])],
+                num_cached_tokens=min(3, len(ids)),
+                num_output_tokens=params.n * (start + len(news)),
             )
-        return outputs
