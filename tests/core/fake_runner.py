@@ -193,8 +193,12 @@ class Harness:
         return outputs
 
     def plan(self) -> StepPlan:
-        had_work = self.scheduler.has_work()
+        had_work, before = self.scheduler.has_work(), self.scheduler.stats()
         plan = self.scheduler.plan(self.now)
+        after = self.scheduler.stats()
+        preempted = after.num_preemptions - before.num_preemptions
+        if preempted:
+            assert after.num_waiting == before.num_waiting + preempted, "admitted in a step without blocks"
         assert bool(plan.rows) == had_work
         self.scheduler.check_invariants()
         self.plans.append(plan)

@@ -13,7 +13,7 @@ from tests.core.fake_runner import Harness, draw, make_config, make_sequence
 def test_a_crowd_gets_through_a_small_cache(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone ends with the tokens of a run alone, after many preemptions, also of rows and copies already planned."""
     rng = random.Random(seed)
-    monkeypatch.setattr("octavo.core.planner.HEADROOM_TOKENS", rng.choice([-4, 0, 24]))
+    monkeypatch.setattr("octavo.core.planner.HEADROOM_TOKENS", rng.choice([0, 24]))
     config = make_config(
         max_num_seqs=8,
         max_num_batched_tokens=rng.choice([8, 12, 24]),
@@ -31,6 +31,7 @@ def test_a_crowd_gets_through_a_small_cache(seed: int, monkeypatch: pytest.Monke
             n=rng.choice([1, 2, 4, 6]),
             max_tokens=rng.randint(20, 60),
             priority=rng.randint(0, 2),
+            prompt_logprobs=rng.choice([None, 0]),
             seed=i,
         )
         for i in range(12)
@@ -44,4 +45,7 @@ def test_a_crowd_gets_through_a_small_cache(seed: int, monkeypatch: pytest.Monke
             seen = harness.seen[sequence.request_id, index]
             expected = [draw(sequence.seed, index, sequence.num_prompt_tokens + k) for k in range(sequence.max_tokens)]
             assert (seen.finish_reason, seen.token_ids) == ("length", expected)
+        if sequence.params.prompt_logprobs is not None:
+            reported = [entry.token_ids[0] for entry in harness.seen[sequence.request_id, 0].prompt_logprobs]
+            assert reported == sequence.token_ids[1 : sequence.num_prompt_tokens]
     harness.expect_idle()

@@ -113,7 +113,7 @@ def test_partial_prefills_are_capped_and_short_prompts_pass() -> None:
 
 def test_ends_of_prefills_do_not_wait_for_each_other() -> None:
     """A nearly finished prefill once had to wait for all chunks of a longer one before it."""
-    harness = Harness(make_config(max_num_batched_tokens=8, long_prefill_token_threshold=4))
+    harness = Harness(make_config(max_num_batched_tokens=8, long_prefill_token_threshold=6))
     harness.add(make_sequence("long", 200, max_tokens=1))
     harness.step()
     harness.add(make_sequence("short", [9] * 10, max_tokens=1))
@@ -191,6 +191,21 @@ def test_step_aborted_in_flight_publishes_nothing() -> None:
     harness.add(make_sequence("b", 10, max_tokens=1))
     harness.run()
     assert harness.seen["b", 0].num_cached_tokens == 0
+
+
+def test_cached_blocks_are_not_counted_twice_at_admission() -> None:
+    """A prefix found in free blocks saves computing, not room: taking it makes those blocks unavailable."""
+    harness = Harness(make_config(num_blocks=6))
+    harness.add(make_sequence("a", 16, max_tokens=1))
+    harness.run()
+    harness.add(make_sequence("running", [40] * 8, max_tokens=9))
+    harness.step()
+    harness.add(make_sequence("b", 16, max_tokens=1))
+    plan = harness.plan()
+    assert not plan.new
+    harness.finish(plan)
+    harness.run()
+    assert harness.scheduler.stats().num_preemptions == 0
 
 
 def test_tails_are_forgotten_before_heads() -> None:
