@@ -80,7 +80,7 @@ async def test_streams_equal_the_offline_output(engine: AsyncEngine, tiny_model_
 async def test_closing_a_stream_frees_the_request(engine: AsyncEngine) -> None:
     stream = engine.generate("the fox", LONG)
     await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     assert engine.num_unfinished == 0
     await settled(engine)
 
@@ -143,7 +143,7 @@ async def test_request_id_in_use(engine: AsyncEngine) -> None:
     await anext(stream)
     with pytest.raises(RequestError, match="'same' is in use"):
         await collect(engine, "the dog", LONG, request_id="same")
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
 
 
 async def test_a_killed_core_fails_all_at_once_and_for_good(engine: AsyncEngine) -> None:

@@ -96,7 +96,15 @@ class ChatTemplate:
             text = self._template.render(
                 messages=given, add_generation_prompt=add_generation_prompt, **{**special_tokens, **variables}
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            KeyError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+        ) as error:
             raise RequestError(f"the chat template refuses the messages: {error}", "messages") from None
         return _cut_after(text, _flattened(messages[-1])) if continue_final_message else text
 

@@ -120,9 +120,11 @@ class Tokenizer:
         """
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except UnicodeEncodeError as error:
+        except TypeError:
+            # What the library says of a string that it cannot turn into UTF-8.
+            place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), 0)
             raise RequestError(
-                f"the text is not valid Unicode: a lone surrogate at character {error.start}", "prompt"
+                f"the text is not valid Unicode: a lone surrogate at character {place}", "prompt"
             ) from None
         return ids
 
