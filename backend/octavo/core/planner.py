@@ -152,8 +152,7 @@ class Planner:
         end = start if row is None else row.start + row.num_tokens
         if row is None and not self._make_room(draft, entry, start + 1):
             return
-        spare = kv_cache.pool.num_available - kv_cache.must_copy(entry)
-        room = (len(sequence.block_ids) + spare) * kv_cache.block_size - end
+        room = (len(sequence.block_ids) + kv_cache.pool.num_available) * kv_cache.block_size - end
         chunk = min(sequence.num_tokens - end, limit, draft.budget, room)
         if chunk <= 0 or sequence.slot is None or not self._prepare_write(draft, entry, end + chunk):
             return
