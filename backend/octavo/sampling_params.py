@@ -30,21 +30,27 @@ class SamplingParams(Knobs):
     top_p: float = Field(1.0, gt=0, le=1, description="Keep the smallest set of tokens of at least this mass.")
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens below this share of the likeliest one.")
     repetition_penalty: float = Field(1.0, gt=0, description="Above 1 discourages tokens of prompt and output.")
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    presence_penalty: float = Field(0.0, ge=-2, le=2, description="Taken off the logit of every token generated.")
+    frequency_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off a token's logit for each time it was generated."
+    )
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        None, description="Token id -> what is added to its logit."
+    )
+    seed: int | None = Field(
+        None, ge=-(2**63), lt=2**63, description="Fixes the draws: the same request gives the same tokens."
+    )
     stop: list[str] = Field(default_factory=list, description="Strings that end the text; a single one may be given.")
-    stop_token_ids: list[TokenId] = Field(default_factory=list)
+    stop_token_ids: list[TokenId] = Field(default_factory=list, description="Tokens that end the text.")
     bad_words: list[str] = Field(default_factory=list, description="Strings that are never generated.")
     min_tokens: int = Field(0, ge=0, description="No end-of-sequence, stop token or stop string before this many.")
     max_tokens: int | None = Field(None, ge=1, description="None: all the room left in the context.")
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    detokenize: bool = True
+    ignore_eos: bool = Field(False, description="Go on past the end-of-sequence token.")
+    include_stop_str_in_output: bool = Field(False, description="Keep what ended the text at its end.")
+    skip_special_tokens: bool = Field(True, description="Leave special tokens out of the text.")
+    detokenize: bool = Field(True, description="False: token ids only, no text.")
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="Top logprobs for each output token.")
-    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="Top logprobs for each prompt token.")
 
     @field_validator("stop", mode="before")
     @classmethod

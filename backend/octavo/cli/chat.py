@@ -6,9 +6,8 @@ import asyncio
 import importlib
 import sys
 import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 
@@ -17,7 +16,6 @@ from octavo.config import EngineConfig
 from octavo.engine.async_engine import AsyncEngine
 from octavo.errors import ConfigError, RequestError
 from octavo.observe.logs import setup_logging
-from octavo.outputs import RequestOutput
 from octavo.sampling_params import SamplingParams
 
 _HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
@@ -56,7 +54,7 @@ class Conversation:
             prompt = self._tokenizer.render_chat(self.messages, add_generation_prompt=True)
             ids = self._tokenizer.encode(prompt, add_special_tokens=False)
             stream = self._engine.generate({"prompt": prompt, "prompt_token_ids": ids}, self._params)
-            async with aclosing(cast(AsyncGenerator[RequestOutput, None], stream)) as outputs:
+            async with aclosing(stream) as outputs:
                 async for output in outputs:
                     first = first or time.perf_counter()
                     count = output.num_output_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -199,7 +200,16 @@ class _Progress:
     """A bar that counts requests and shows output tokens per second."""
 
     def __init__(self, total: int, shown: bool) -> None:
-        self._bar = tqdm(total=total, desc="Processed prompts", unit="req", disable=not shown, dynamic_ncols=True)
+        # In a log file every refresh is a line: few of them there.
+        interval = 0.2 if sys.stderr.isatty() else 10.0
+        self._bar = tqdm(
+            total=total,
+            desc="Processed prompts",
+            unit="req",
+            disable=not shown,
+            dynamic_ncols=True,
+            mininterval=interval,
+        )
         self._tokens = 0
         self._start = time.monotonic()
 

@@ -48,7 +48,7 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
 
 def _failed(error: BaseException) -> int:
     reason = " ".join(str(error).split())
-    sys.stderr.write(f"octavo: {reason}\n")
+    sys.stderr.write(f"octavo: error: {reason}\n")
     return 1
 
 

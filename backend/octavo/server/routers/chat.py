@@ -6,12 +6,11 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from octavo.errors import RequestError
-from octavo.outputs import RequestOutput
 from octavo.server import sse
 from octavo.server.answer import DocumentAnswer, StreamAnswer
 from octavo.server.body import read_json
@@ -63,11 +62,8 @@ class _ChatCompletion:
         num_top = (asked.top_logprobs or 0) if asked.logprobs else None
         self._choices = [ChatChoice(index, num_top) for index in range(asked.n or 1)]
         params = asked.sampling_params(asked.limit, logprobs=num_top, detokenize=context.engine.tokenizer is not None)
-        self._outputs = cast(
-            AsyncGenerator[RequestOutput, None],
-            context.engine.generate(
-                prompt.for_engine(), params, self._id, priority=asked.priority or 0, cache_salt=asked.cache_salt
-            ),
+        self._outputs = context.engine.generate(
+            prompt.for_engine(), params, self._id, priority=asked.priority or 0, cache_salt=asked.cache_salt
         )
 
     async def document(self) -> dict[str, Any]:

@@ -6,12 +6,11 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
 from octavo.errors import RequestError
-from octavo.outputs import RequestOutput
 from octavo.server import sse
 from octavo.server.answer import DocumentAnswer, StreamAnswer
 from octavo.server.body import read_json
@@ -111,15 +110,12 @@ class _Completion:
             detokenize=context.engine.tokenizer is not None,
         )
         self._streams = [
-            cast(
-                AsyncGenerator[RequestOutput, None],
-                context.engine.generate(
-                    prompt.for_engine(),
-                    params,
-                    f"{self._id}-{index}",
-                    priority=asked.priority or 0,
-                    cache_salt=asked.cache_salt,
-                ),
+            context.engine.generate(
+                prompt.for_engine(),
+                params,
+                f"{self._id}-{index}",
+                priority=asked.priority or 0,
+                cache_salt=asked.cache_salt,
             )
             for index, prompt in enumerate(prompts)
         ]
