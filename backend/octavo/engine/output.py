@@ -21,7 +21,8 @@ class Update:
     Attributes:
         output: news for the caller, if there are any.
         stopped: indices ended by a stop string, which the core does not know of: the feeder aborts them there.
-        error: the request failed alone; nothing more will come.
+        error: the request failed alone, and `output` is None. The assembler does not count as finished: of n
+            sequences others may still run, which the feeder aborts in the core.
     """
 
     output: RequestOutput | None = None
@@ -30,14 +31,19 @@ class Update:
 
 
 class SequenceAssembler:
-    """One of a request's n sequences: its tokens, its text, its logprobs, its end."""
+    """One of a request's n sequences: its tokens, its end, and, to give out whole, its text and logprobs.
 
-    def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None) -> None:
+    Args:
+        delta: text and logprobs are given out as they come and not kept.
+    """
+
+    def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, *, delta: bool) -> None:
         self.index = index
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self._params = params
         self._tokenizer = tokenizer
+        self._delta = delta
         self._text: list[str] = []
         self._logprobs: list[PositionLogprobs] = []
         self._cumulative = 0.0
@@ -61,8 +67,9 @@ class SequenceAssembler:
         if output.logprobs is not None:
             positions = [position_logprobs(one, self._tokenizer) for one in output.logprobs[:taken]]
             self._cumulative += sum(one.logprobs[0] for one in output.logprobs[:taken])
-            self._logprobs += positions
-        self._text.append(text)
+        if not self._delta:
+            self._text.append(text)
+            self._logprobs += positions or ()
         return self._completion(text, self.token_ids[before:], positions), stopped
 
     def whole(self) -> CompletionOutput:
@@ -99,9 +106,11 @@ class SequenceAssembler:
         return text, False
 
     def _scan(self, text: str) -> tuple[str, bool]:
-        if self._stops is None or len(self.token_ids) < self._params.min_tokens:
+        if self._stops is None:
             return text, False
-        found = self._stops.push(text)
+        # As for end-of-sequence: the first min_tokens tokens cannot end the text, the one after them can.
+        minimum = self._params.min_tokens
+        found = self._stops.push(text, armed=minimum == 0 or len(self.token_ids) > minimum)
         if isinstance(found, Stop):
             self.finish_reason, self._stop_reason = "stop", found.string
             return found.text, True
@@ -142,7 +151,7 @@ class RequestAssembler:
         self._tokenizer = tokenizer
         self._delta = delta
         self._metrics = RequestMetrics(arrival_time)
-        self._sequences = [SequenceAssembler(index, params, tokenizer) for index in range(params.n)]
+        self._sequences = [SequenceAssembler(index, params, tokenizer, delta=delta) for index in range(params.n)]
         self._prompt_logprobs: list[PositionLogprobs | None] | None = (
             [None] if params.prompt_logprobs is not None else None
         )

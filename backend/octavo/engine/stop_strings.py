@@ -30,14 +30,14 @@ class StopStrings:
         self._include = include
         self._held = ""
 
-    def push(self, text: str) -> str | Stop:
-        """The text that is certainly before any stop string, or the end."""
+    def push(self, text: str, *, armed: bool = True) -> str | Stop:
+        """The text that is certainly before any stop string, or the end.
+
+        Args:
+            armed: False while the text may not end: a stop string that this piece completes is passed over.
+        """
         pending = self._held + text
-        first: tuple[int, int, str] | None = None
-        for string in self._strings:
-            start = pending.find(string)
-            if start >= 0 and (first is None or (start + len(string), start) < first[:2]):
-                first = (start + len(string), start, string)
+        first = self._first_completed(pending, len(self._held)) if armed else None
         if first is not None:
             end, start, string = first
             self._held = ""
@@ -50,6 +50,15 @@ class StopStrings:
         """What was held back, once the text has ended otherwise."""
         held, self._held = self._held, ""
         return held
+
+    def _first_completed(self, pending: str, seen: int) -> tuple[int, int, str] | None:
+        """(end, start, string) of the stop string that is completed first after the `seen` characters."""
+        first: tuple[int, int, str] | None = None
+        for string in self._strings:
+            start = pending.find(string, max(0, seen + 1 - len(string)))
+            if start >= 0 and (first is None or (start + len(string), start) < first[:2]):
+                first = (start + len(string), start, string)
+        return first
 
     def _longest_beginning(self, text: str) -> int:
         """Length of the longest end of `text` that begins a stop string."""

@@ -17,6 +17,19 @@ from octavo.errors import ConfigError, RequestError
 
 Message = Mapping[str, Any]
 
+_RESERVED = ("messages", "add_generation_prompt")
+# Stands where the model goes on. The space tells whether the template strips what it is given.
+_MARK = "\ue000the model goes on here\ue000 "
+_FAULTS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
 
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}`, with which templates mark what the assistant wrote; it changes nothing in the text."""
@@ -30,6 +43,9 @@ class _Generation(jinja2.ext.Extension):
 
 class ChatTemplate:
     """A Jinja template, in the sandboxed environment that templates of the hub are written for.
+
+    A message's content is text or a list of parts. It is given to the template in the form that the template can take:
+    parts to one that goes through them in a loop, text (parts joined by newlines) to any other.
 
     Args:
         source: the template's text.
@@ -46,13 +62,12 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
+            tree = environment.parse(source)
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template is not valid: {error}", "chat_template") from None
-        # A template that never looks into content as a list wants it as text.
-        self._takes_parts = "content" in source and any(
-            mark in source for mark in ("['type']", '["type"]', ".type", "is string", "content is iterable")
-        )
+        self._takes_parts = _loops_over_content(tree)
+        self._takes_text = not self._takes_parts or any(test.name == "string" for test in tree.find_all(nodes.Test))
 
     @classmethod
     def from_option(cls, option: str) -> ChatTemplate:
@@ -91,22 +106,35 @@ class ChatTemplate:
                 "continue_final_message and add_generation_prompt exclude each other: set one to false",
                 "continue_final_message",
             )
-        given = [dict(message) if self._takes_parts else _flattened(message) for message in messages]
+        for name in _RESERVED:
+            if name in variables:
+                raise RequestError(
+                    f"chat_template_kwargs: '{name}' is not a variable to set here", "chat_template_kwargs"
+                )
+        given = [self._shaped(message) for message in messages]
+        if continue_final_message:
+            given[-1] = _marked(given[-1])
+        # Templates test these for none as often as for being defined.
+        known = {"tools": None, "documents": None, **special_tokens, **variables}
         try:
-            text = self._template.render(
-                messages=given, add_generation_prompt=add_generation_prompt, **{**special_tokens, **variables}
-            )
-        except (
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            KeyError,
-            AttributeError,
-            IndexError,
-            RecursionError,
-        ) as error:
+            text = self._template.render(messages=given, add_generation_prompt=add_generation_prompt, **known)
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the messages are not valid Unicode: a lone surrogate {error.object[error.start]!r}", "messages"
+            ) from None
+        except _FAULTS as error:
             raise RequestError(f"the chat template refuses the messages: {error}", "messages") from None
-        return _cut_after(text, _flattened(messages[-1])) if continue_final_message else text
+        return _cut_at_mark(text) if continue_final_message else text
+
+    def _shaped(self, message: Message) -> dict[str, Any]:
+        """A copy of the message, its content in a form that the template takes."""
+        content = message.get("content")
+        if isinstance(content, list) and not self._takes_parts:
+            return {**message, "content": "\n".join(_part_text(part) for part in content)}
+        if isinstance(content, str) and not self._takes_text:
+            return {**message, "content": [{"type": "text", "text": content}]}
+        return dict(message)
 
 
 def _to_json(value: Any, **options: Any) -> str:
@@ -118,22 +146,58 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _flattened(message: Message) -> dict[str, Any]:
-    """The message with its text parts joined into one string."""
+def _loops_over_content(tree: nodes.Template) -> bool:
+    """Whether the template goes through a message's content part by part.
+
+    Calls don't count: a loop over `content.split(...)` takes text.
+    """
+    # A macro's parameter that is called so holds just that.
+    names = {"content"}
+
+    def is_content(node: nodes.Node | None) -> bool:
+        match node:
+            case nodes.Getattr(attr="content") | nodes.Getitem(arg=nodes.Const(value="content")):
+                return True
+            case nodes.Name(name=name):
+                return name in names
+            case nodes.Filter(node=inner) | nodes.Getitem(node=inner, arg=nodes.Slice()):
+                return is_content(inner)
+            case nodes.CondExpr(expr1=one, expr2=other):
+                return is_content(one) or is_content(other)
+        return False
+
+    for node in tree.find_all(nodes.Assign):
+        if isinstance(node.target, nodes.Name) and is_content(node.node):
+            names.add(node.target.name)
+    return any(is_content(loop.iter) for loop in tree.find_all(nodes.For))
+
+
+def _part_text(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    raise RequestError(f"this model reads text only, and the messages have a content part of type '{kind}'", "messages")
+
+
+def _marked(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with the mark at the end of its text."""
     content = message.get("content")
-    if not isinstance(content, list):
-        return dict(message)
-    texts = [part.get("text", "") if isinstance(part, Mapping) else str(part) for part in content]
-    return {**message, "content": "\n".join(texts)}
+    if isinstance(content, str) and content:
+        return {**message, "content": content + _MARK}
+    if isinstance(content, list) and content and isinstance(content[-1], Mapping) and content[-1].get("text"):
+        return {**message, "content": [*content[:-1], {**content[-1], "text": content[-1]["text"] + _MARK}]}
+    raise RequestError("continue_final_message: the last message has no text to continue", "continue_final_message")
 
 
-def _cut_after(text: str, message: Message) -> str:
-    content = str(message.get("content") or "").strip()
-    place = text.rfind(content)
-    if not content or place < 0:
+def _cut_at_mark(text: str) -> str:
+    before, mark, after = text.rpartition(_MARK.rstrip())
+    if not mark:
         raise RequestError(
             "continue_final_message: the chat template does not show the last message's content as it is, so it cannot "
             "be continued",
             "continue_final_message",
         )
-    return text[: place + len(content)]
+    # A template that strips content would have stripped the message's own white space.
+    return before if after.startswith(" ") else before.rstrip()

@@ -7,15 +7,14 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from octavo.errors import ConfigError, RequestError
+from octavo.errors import RequestError
 from octavo.model.loading.gguf_file import read_metadata
 from octavo.model.loading.source import ModelSource
 from octavo.text.chat_template import ChatTemplate, Message
 from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.directory_tokenizer import build_directory_tokenizer
 from octavo.text.gguf_tokenizer import build_gguf_tokenizer
 from octavo.text.vocabulary import Vocabulary
-
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
@@ -60,49 +59,15 @@ class Tokenizer:
         """
         override = ChatTemplate.from_option(chat_template) if chat_template is not None else None
         if source.kind == "gguf":
-            built = build_gguf_tokenizer(read_metadata(source.path))
-            own = override or (ChatTemplate(built.chat_template) if built.chat_template else None)
-            return cls(
-                built.backend,
-                specials=built.specials,
-                bos_token_id=built.bos_token_id,
-                eos_token_id=built.eos_token_id,
-                chat_template=own,
-            )
-        return cls._from_directory(source, trust_remote_code, override)
-
-    @classmethod
-    def _from_directory(cls, source: ModelSource, trust_remote_code: bool, override: ChatTemplate | None) -> Tokenizer:
-        files = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-        if not any((source.path / name).is_file() for name in files):
-            raise ConfigError(
-                f"'{source.path}' has no tokenizer (none of {', '.join(files)}): name one with tokenizer=, or pass "
-                "skip_tokenizer_init=True and use token ids",
-                "tokenizer",
-            )
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-        try:
-            loaded = AutoTokenizer.from_pretrained(
-                source.path, trust_remote_code=trust_remote_code, local_files_only=True
-            )
-        except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
-            raise ConfigError(f"the tokenizer in '{source.path}' cannot be loaded: {error}", "tokenizer") from None
-        if not isinstance(loaded, PreTrainedTokenizerFast):
-            raise ConfigError(
-                f"the tokenizer in '{source.path}' ({type(loaded).__name__}) has no fast version; octavo needs one",
-                "tokenizer",
-            )
-        own = loaded.chat_template
-        if isinstance(own, dict):
-            own = own.get("default")
-        specials = {name: str(token) for name in _SPECIAL_NAMES if (token := getattr(loaded, name, None)) is not None}
+            parts = build_gguf_tokenizer(read_metadata(source.path))
+        else:
+            parts = build_directory_tokenizer(source.path, trust_remote_code=trust_remote_code)
         return cls(
-            loaded.backend_tokenizer,
-            specials=specials,
-            bos_token_id=loaded.bos_token_id,
-            eos_token_id=loaded.eos_token_id,
-            chat_template=override or (ChatTemplate(own) if own else None),
+            parts.backend,
+            specials=parts.specials,
+            bos_token_id=parts.bos_token_id,
+            eos_token_id=parts.eos_token_id,
+            chat_template=override or (ChatTemplate(parts.chat_template) if parts.chat_template else None),
         )
 
     @property
