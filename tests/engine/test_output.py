@@ -27,9 +27,12 @@ def ids(text: str) -> list[int]:
     return [BYTES[bytes([byte])] for byte in text.encode()]
 
 
-def completed_first(text: str, stops: list[str]) -> tuple[int, int, str] | None:
-    """(end, start, string) of the stop string that is completed first, by trying every end."""
+def completed_first(text: str, stops: list[str], min_tokens: int = 0) -> tuple[int, int, str] | None:
+    """(end, start, string) of the stop string that is completed first, by trying every end that a token after the first
+    `min_tokens` completes."""
     for end in range(1, len(text) + 1):
+        if len(text[:end].encode()) <= min_tokens:
+            continue
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
             longest = max(found, key=len)
@@ -108,10 +111,51 @@ def test_a_stop_string_in_the_text(delta: bool, include: bool, size: int) -> Non
     assert stopped == ([0] if size < 20 else [])
 
 
-def test_no_stop_string_before_min_tokens() -> None:
+@given(
+    st.text(alphabet="ab世", max_size=10),
+    st.lists(st.text(alphabet="ab世", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.lists(st.integers(1, 5)),
+    st.integers(0, 6),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=500, deadline=None)
+def test_stop_strings_in_tokens(
+    text: str, stops: list[str], sizes: list[int], min_tokens: int, include: bool, delta: bool
+) -> None:
+    """One byte a token, any number of tokens a step, streaming or not, may end from the start or not."""
+    tokens, steps = ids(text), []
+    for size in [*sizes, *tokens]:
+        steps.append(tokens[sum(map(len, steps)) :][:size])
+    params = SamplingParams(stop=stops, include_stop_str_in_output=include, min_tokens=min_tokens, max_tokens=99)
+    outputs, _, _ = run(params, [step for step in steps if step], delta=delta)
+    want = completed_first(text, stops, min_tokens)
+    joined = "".join(one.outputs[0].text for one in outputs)
+    token_ids = [token for one in outputs for token in one.outputs[0].token_ids]
+    if want is None:
+        assert (joined, token_ids) == (text, tokens)
+        return
+    end, start, string = want
+    assert joined == text[: end if include else start]
+    assert token_ids == ids(text[:end])
+    assert (outputs[-1].outputs[0].finish_reason, outputs[-1].outputs[0].stop_reason) == ("stop", string)
+
+
+def test_a_stop_string_may_begin_before_min_tokens() -> None:
+    """What was generated before min_tokens had been given out already and was forgotten: a stop string that began there
+    was never found."""
+    params = SamplingParams(stop="STOP", min_tokens=4, max_tokens=9)
+    outputs, _, _ = run(params, [[token] for token in ids("aSTOPb")], delta=True)
+    assert "".join(one.outputs[0].text for one in outputs) == "a"
+    assert outputs[-1].num_output_tokens == 5
+
+
+@pytest.mark.parametrize(("text", "want"), [("aabcab", "aabc"), ("abcda", "abcd"), ("abca", "abca")])
+def test_no_stop_string_in_the_first_min_tokens(text: str, want: str) -> None:
+    """As vLLM, and as for end-of-sequence here: the first that may end the text is the token after them."""
     params = SamplingParams(stop="a", min_tokens=4, max_tokens=9)
-    outputs, _, _ = run(params, [[token] for token in ids("aabcab")], delta=False)
-    assert outputs[0].outputs[0].text == "aabc"
+    outputs, _, _ = run(params, [[token] for token in ids(text)], delta=False)
+    assert outputs[0].outputs[0].text == want
 
 
 def test_held_back_text_comes_out_when_the_sequence_ends() -> None:
