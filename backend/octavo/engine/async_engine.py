@@ -247,8 +247,14 @@ class AsyncEngine:
             by_request.setdefault(output.request_id, []).append(output)
         for request_id, news in by_request.items():
             request = self._requests.get(request_id)
-            if request is not None:
+            if request is None:
+                continue
+            try:
                 self._feed(request_id, request, news)
+            except Exception as error:
+                # A fault in one request's text must not keep the others from theirs, nor leave its caller waiting.
+                logger.exception("request %s failed", request_id)
+                request.stream.fail(OctavoError(f"the request failed inside octavo: {error}"))
 
     def _feed(self, request_id: str, request: _Request, news: list[SequenceOutput]) -> None:
         now = time.monotonic()

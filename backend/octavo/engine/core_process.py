@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+import msgspec
+
 from octavo.config import EngineConfig
 from octavo.engine.messages import CoreMessage, FrontMessage, Shutdown, core_decoder, encoder
 
@@ -92,6 +94,9 @@ class CoreProcess:
                 loop.call_soon_threadsafe(self._on_message, message)
         except (EOFError, OSError):
             pass
+        except msgspec.MsgspecError:
+            logger.exception("an unreadable message from the core")
+            self.kill()
         except RuntimeError:
             # The event loop is closed: the program ends without having stopped the engine.
             self.kill()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from octavo.config import EngineConfig
 from octavo.core.request import SchedulerStats, Sequence, SequenceOutput
 from octavo.core.scheduler import Scheduler, SchedulerConfig
+from octavo.core.step import RowResult, StepPlan, StepResult
 from octavo.engine.messages import AddRequest
 from octavo.execution.executor import Executor, ExecutorInfo, build_executor
 from octavo.sampling_params import SamplingParams
@@ -100,10 +101,18 @@ class EngineLoop:
         return self._scheduler.stats()
 
     def step(self) -> list[SequenceOutput]:
-        """One step over what is runnable; returns what it added to each sequence."""
+        """One step over what is runnable; returns what it added to each sequence.
+
+        If the executor raises, so does this, and every request of the step is over: the loop can go on with the others.
+        """
         start = time.perf_counter()
         plan = self._scheduler.plan(time.monotonic())
-        result = self._executor.execute(plan)
+        try:
+            result = self._executor.execute(plan)
+        except BaseException as error:
+            # Ctrl-C in a notebook too: the plan must not stay open, nor what it half did be taken for done.
+            self._scheduler.update(plan, _failed(plan, error), time.monotonic())
+            raise
         outputs = self._scheduler.update(plan, result, time.monotonic())
         stats = self.stats
         stats.steps += 1
@@ -139,3 +148,8 @@ class EngineLoop:
 
     def shutdown(self) -> None:
         self._executor.shutdown()
+
+
+def _failed(plan: StepPlan, error: BaseException) -> StepResult:
+    reason = f"the step failed: {type(error).__name__}: {error}"
+    return StepResult(plan.step_id, [RowResult([], error=reason) for _ in plan.rows])

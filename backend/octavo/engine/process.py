@@ -16,6 +16,8 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
+import msgspec
+
 from octavo.config import EngineConfig
 from octavo.core.request import SequenceOutput
 from octavo.engine.loop import EngineLoop
@@ -123,6 +125,10 @@ class CoreServer:
         except (EOFError, OSError):
             # The front is gone; a step in flight or a model half loaded has no one to end it but us.
             os._exit(0)
+        except msgspec.MsgspecError:
+            # Without a reader the core would go on and hear nothing: better that the front learns of its end.
+            logger.exception("an unreadable message from the front")
+            os._exit(1)
 
 
 def main() -> int:
