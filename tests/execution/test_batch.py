@@ -50,6 +50,7 @@ def test_against_plain_loops(data: st.DataObject) -> None:
             want_mapping.append(blocks[slot][position // SIZE] * SIZE + position % SIZE)
         want_last.append(len(want_ids) - 1)
     attention = inputs.attention
+    assert attention.block_table.is_contiguous()
     assert inputs.token_ids.tolist() == want_ids
     assert inputs.positions.tolist() == want_positions
     assert attention.slot_mapping.tolist() == want_mapping

@@ -135,6 +135,55 @@ def test_prompt_logprobs_over_chunks(executor: Executor, oracle: LlamaForCausalL
     assert logprobs[0].logprobs[0] == pytest.approx(float(want[-1].max()), abs=1e-4)
 
 
+def test_logits_in_small_parts_change_nothing(tiny_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows times a large vocabulary are computed and sampled in parts, to bound the memory."""
+    params = [
+        SamplingParams(temperature=1.5, prompt_logprobs=1, logprobs=2),
+        GREEDY,
+        SamplingParams(top_p=0.9, repetition_penalty=1.2),
+    ]
+    results = []
+    for parts in (False, True):
+        if parts:
+            monkeypatch.setattr("octavo.execution.runner._LOGITS_BYTES", 1)
+        plan = StepPlan(
+            1,
+            [StepRow(0, 0, 5, 3, num_prompt_logprobs=1), StepRow(1, 0, 4, 0), StepRow(2, 0, 6, 1), StepRow(3, 0, 7, 1)],
+            [new(0, prompt(5, 0), [0, 1], params[0]), new(1, prompt(9, 1), [2])]
+            + [new(slot, prompt(4 + slot, slot), [2 * slot, 2 * slot + 1], params[slot - 1]) for slot in (2, 3)],
+        )
+        results.append(build(tiny_model_path).execute(plan))
+    whole, parted = results
+    assert sampled(whole) == sampled(parted)
+    assert [len(tokens) for tokens in sampled(whole)] == [3, 0, 1, 1]
+    for row, other in zip(whole.rows, parted.rows, strict=True):
+        for entries, others in ((row.logprobs, other.logprobs), (row.prompt_logprobs, other.prompt_logprobs)):
+            assert (entries is None) == (others is None)
+            for entry, its in zip(entries or [], others or [], strict=True):
+                assert entry.token_ids == its.token_ids
+                assert entry.logprobs == pytest.approx(its.logprobs, abs=1e-5)
+
+
+def test_draws_and_penalties_go_on_after_a_preemption(executor: Executor) -> None:
+    """A preempted sequence comes back in another slot, its tokens computed again: it goes on as if never stopped."""
+    tokens = prompt(6, 11)
+    params = SamplingParams(temperature=1.2, top_p=0.95, repetition_penalty=1.3, frequency_penalty=0.5, ignore_eos=True)
+
+    def decode(slot: int, known: list[int], steps: int) -> list[int]:
+        drawn: list[int] = []
+        for _ in range(steps):
+            row = StepRow(slot, len(known) + len(drawn) - 1, 1, 1)
+            drawn += executor.execute(StepPlan(2, [row])).rows[0].token_ids
+        return drawn
+
+    executor.execute(StepPlan(1, [StepRow(0, 0, 5, 0)], [new(0, tokens, [0, 1, 2, 3], params)]))
+    straight = decode(0, tokens, 8)
+    back = NewSequence(2, "r0", 0, [*tokens, *straight[:3]], 6, params, 7, [9, 5, 7, 6])
+    resumed = executor.execute(StepPlan(3, [StepRow(2, 0, 9, 1)], [back], freed_slots=[0])).rows[0].token_ids
+    assert straight[:3] + resumed + decode(2, [*tokens, *straight[:3], *resumed], 4) == straight
+    assert len(set(straight)) > 2
+
+
 def test_prompt_logprobs_that_were_reported_before(executor: Executor, oracle: LlamaForCausalLM) -> None:
     tokens = prompt(10, 8)
     row = StepRow(0, 0, 10, 1, num_prompt_logprobs=0, prompt_logprobs_start=6)

@@ -68,7 +68,7 @@ class PersistentBatch:
         self._slot_mapping = _Buffer((max_num_tokens,), torch.int64, device)
         self._query_start = _Buffer((max_num_seqs + 1,), torch.int32, device)
         self._seq_lens = _Buffer((max_num_seqs,), torch.int32, device)
-        self._block_table = _Buffer((max_num_seqs, max_blocks), torch.int32, device)
+        self._block_table = _Buffer((max_num_seqs * max_blocks,), torch.int32, device)
         self._range = np.arange(max(max_num_tokens, max_num_seqs) + 1)
 
     def apply(self, plan: StepPlan) -> None:
@@ -110,11 +110,11 @@ class PersistentBatch:
         self._seq_lens.array[:rows] = ends
         longest = int(ends.max())
         width = -(-longest // self._block_size)
-        self._block_table.array[:rows, :width] = self._tables[slots, :width]
+        self._block_table.array[: rows * width].reshape(rows, width)[:] = self._tables[slots, :width]
         attention = AttentionBatch(
             query_start=self._query_start.upload(rows + 1),
             seq_lens=self._seq_lens.upload(rows),
-            block_table=self._block_table.upload(rows)[:, :width],
+            block_table=self._block_table.upload(rows * width).view(rows, width),
             slot_mapping=self._slot_mapping.upload(total),
             max_query_len=int(counts.max()),
             max_seq_len=longest,

@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 
 from octavo.errors import ConfigError
+from octavo.execution.control_groups import memory_left
 
 MiB = 1 << 20
 # Left alone whatever is configured: activations, the front's process, the page cache of the model's file.
 _CPU_MARGIN = 512 * MiB
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,60 +69,12 @@ def gpu_budget(total: int, free: int, utilization: float, activations: int) -> i
     return int(total * utilization) - (total - free) - activations
 
 
-def available_memory(root: Path = _CGROUP_ROOT) -> int:
-    """Bytes this process may still take: what the system has free, and what its control group leaves."""
-    free = int(psutil.virtual_memory().available)
-    left = cgroup_memory_left(root)
-    return free if left is None else min(free, left)
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes this process may still take: what the system has free, and what its control groups leave.
 
-
-def cgroup_memory_left(root: Path) -> int | None:
-    """Limit minus usage of the control group mounted at `root`, version 2 or 1; None without a limit.
-
-    Reclaimable file pages count as free: they are given up under pressure.
+    Args:
+        root: where `proc` and `sys` are mounted, for the control groups.
     """
-    for limit_file, usage_file, stat_file, inactive in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_inactive_file",
-        ),
-    ):
-        limit, usage = _read_number(root / limit_file), _read_number(root / usage_file)
-        if limit is None or usage is None:
-            continue
-        # Version 1 writes "no limit" as a number near 2^63.
-        if limit >= 1 << 60:
-            return None
-        return max(0, limit - usage + _read_stat(root / stat_file, inactive))
-    return None
-
-
-def cgroup_cpu_quota(root: Path = _CGROUP_ROOT) -> float | None:
-    """CPUs' worth of time the control group may use; None without a limit."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    quota_us, period_us = _read_number(root / "cpu/cpu.cfs_quota_us"), _read_number(root / "cpu/cpu.cfs_period_us")
-    if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:
-        return None
-    return quota_us / period_us
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _read_stat(path: Path, name: str) -> int:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
+    free = int(psutil.virtual_memory().available)
+    left = memory_left(root)
+    return free if left is None else min(free, left)

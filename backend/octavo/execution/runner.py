@@ -14,8 +14,8 @@ from octavo.model.decoder import Decoder
 from octavo.sampling.sampler import NOT_FINITE, Sampler, prompt_logprobs
 from octavo_kernels import KVCache, copy_blocks
 
-# Prompt logprobs take rows x vocabulary float32 at once: at 150,000 tokens, 64 rows are 38 MB.
-_LOGPROB_ROWS = 64
+_LOGITS_BYTES = 64 << 20
+"""Most bytes of logits at once, prompt logprobs' included; sampling needs a few times as many on top."""
 
 
 class Runner:
@@ -26,6 +26,7 @@ class Runner:
         self._kv_caches = kv_caches
         self._batch = batch
         self._sampler = sampler
+        self._logits_rows = max(1, _LOGITS_BYTES // (4 * sampler.vocab_size))
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -38,19 +39,20 @@ class Runner:
         counts = np.array([row.num_tokens for row in plan.rows], np.int64)
         samples = np.array([row.num_samples for row in plan.rows], np.int64)
         inputs = self._batch.build(slots, starts, counts)
-        forward_begin = time.perf_counter()
+        begin = time.perf_counter()
         hidden = self._decoder.forward(inputs.token_ids, inputs.positions, inputs.attention, self._kv_caches)
-        sampled = np.flatnonzero(samples)
-        logits = self._decoder.logits(self._pick(hidden, inputs.last_rows[sampled])) if len(sampled) else None
-        if hidden.device.type == "cuda":
-            torch.cuda.synchronize(hidden.device)
-        forward_seconds = time.perf_counter() - forward_begin
+        forward_seconds = self._seconds_since(begin, hidden)
         results = [RowResult([]) for _ in plan.rows]
-        if logits is not None:
-            drawn = self._sampler.sample(logits, slots[sampled], starts[sampled] + counts[sampled], samples[sampled])
-            for place, result in zip(sampled.tolist(), drawn, strict=True):
+        sampled = np.flatnonzero(samples)
+        for start in range(0, len(sampled), self._logits_rows):
+            part = sampled[start : start + self._logits_rows]
+            begin = time.perf_counter()
+            logits = self._decoder.logits(self._pick(hidden, inputs.last_rows[part]))
+            forward_seconds += self._seconds_since(begin, logits)
+            drawn = self._sampler.sample(logits, slots[part], starts[part] + counts[part], samples[part])
+            for place, result in zip(part.tolist(), drawn, strict=True):
                 results[place] = result
-            self._record(plan.rows, results)
+        self._record(plan.rows, results)
         self._add_prompt_logprobs(plan.rows, results, hidden, inputs)
         return StepResult(plan.step_id, results, forward_seconds)
 
@@ -88,8 +90,8 @@ class Runner:
             begin = max(row.start, row.prompt_logprobs_start)
             first = last - row.num_tokens + 1
             found: list[TokenLogprobs] = []
-            for start in range(begin, end, _LOGPROB_ROWS):
-                stop = min(start + _LOGPROB_ROWS, end)
+            for start in range(begin, end, self._logits_rows):
+                stop = min(start + self._logits_rows, end)
                 places = first + np.arange(start - row.start, stop - row.start)
                 targets = self._batch.token_ids[row.slot, start + 1 : stop + 1].astype(np.int64)
                 part = prompt_logprobs(
@@ -101,6 +103,13 @@ class Runner:
                 found += part
             if result.error is None:
                 result.prompt_logprobs = found
+
+    @staticmethod
+    def _seconds_since(begin: float, made: torch.Tensor) -> float:
+        """Seconds until `made` is really there."""
+        if made.device.type == "cuda":
+            torch.cuda.synchronize(made.device)
+        return time.perf_counter() - begin
 
     @staticmethod
     def _pick(hidden: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:

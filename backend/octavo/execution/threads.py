@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from octavo.execution.memory import cgroup_cpu_quota
+from octavo.execution.control_groups import cpu_quota
 
 _CPU_ROOT = Path("/sys/devices/system/cpu")
 
@@ -16,7 +16,7 @@ def default_num_threads() -> int:
     no arithmetic units, and its barrier waits cost."""
     allowed = os.sched_getaffinity(0)
     cores = len({_core_of(cpu) for cpu in allowed})
-    quota = cgroup_cpu_quota()
+    quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, math.floor(quota)))
 
 

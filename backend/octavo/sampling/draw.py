@@ -20,8 +20,8 @@ from octavo.sampling import rows
 _CHUNK = 256
 """Weights summed together in the first level of the inverse CDF."""
 
-_CANDIDATES = 256
-"""Largest weights looked at first; rows whose cut lies beyond are sorted whole."""
+_CANDIDATES = (256, 4096)
+"""How many of the largest weights are looked at; rows whose cut lies beyond them all are sorted whole."""
 
 _FLOAT32 = torch.finfo(torch.float32)
 
@@ -54,6 +54,8 @@ class Drawer:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         self._padded = -(-vocab_size // _CHUNK) * _CHUNK
+        # One more than may be kept: the next weight tells whether equal ones are cut off.
+        self._widths = [*(count + 1 for count in _CANDIDATES if count + 1 < vocab_size), vocab_size]
         self._device = device
         self._buffer = torch.zeros((0, self._padded), dtype=torch.float32, device=device)
 
@@ -102,24 +104,27 @@ class Drawer:
 
     def _cut(self, weights: Tensor, filters: Filters, cut: NDArray[np.int64]) -> None:
         """Applies top_k and top_p to the rows `cut`, in place."""
-        which = self._tensor(cut)
-        subset = weights if len(cut) == len(weights) else weights.index_select(0, which)
         top_k, top_p = self._tensor(filters.top_k[cut]), self._tensor(filters.top_p[cut])
-        # Padding is 0, hence last: it changes no prefix.
+        subset = weights if len(cut) == len(weights) else weights.index_select(0, self._tensor(cut))
         mass = _chunk_sums(subset).cumsum(dim=-1)[:, -1]
-        width = min(self._vocab_size, _CANDIDATES + 1)
-        threshold, ties, complete = _prefix(rows.largest(subset, width), top_k, top_p, mass, self._vocab_size)
-        if not bool(complete.all()):
-            rest = (~complete).nonzero()[:, 0]
-            values = rows.largest(subset.index_select(0, rest), self._vocab_size)
-            threshold[rest], ties[rest], _ = _prefix(values, top_k[rest], top_p[rest], mass[rest], self._vocab_size)
+        threshold = torch.zeros_like(mass, dtype=torch.float32)
+        ties = torch.zeros_like(top_k)
+        rest = torch.arange(len(cut), device=self._device)
+        for width in self._widths:
+            # The padding is 0, hence last: it changes no prefix.
+            values = rows.largest(subset if len(rest) == len(subset) else subset[rest], width)
+            found, equal, complete = _prefix(values, top_k[rest], top_p[rest], mass[rest], self._vocab_size)
+            threshold[rest], ties[rest] = found, equal
+            rest = rest[~complete]
+            if not len(rest):
+                break
         floor = torch.zeros(len(weights), dtype=torch.float32, device=self._device)
-        floor[which] = threshold
+        floor[self._tensor(cut)] = threshold
         rows.zero_below(weights, floor)
-        for position in (ties > 0).nonzero()[:, 0].tolist():
-            row = weights[int(cut[position])]
-            equal = (row == threshold[position]).nonzero()[:, 0]
-            row[equal[int(ties[position]) :]] = 0.0
+        for place in ties.nonzero()[:, 0].tolist():
+            row = weights[int(cut[place])]
+            tied = (row == threshold[place]).nonzero()[:, 0]
+            row[tied[int(ties[place]) :]] = 0.0
 
 
 def _prefix(
@@ -138,20 +143,23 @@ def _prefix(
     """
     width = values.shape[1]
     sums = values.cumsum(dim=-1, dtype=torch.float64)
-    limit = top_k.clamp(max=width)
     limited = top_k < vocab_size
-    total = torch.where(limited, sums.gather(1, (limit - 1)[:, None])[:, 0], mass)
-    reached = (sums < (top_p * total)[:, None]).sum(dim=-1) + 1
+    total = torch.where(limited, _column(sums, top_k - 1), mass)
+    reached = torch.searchsorted(sums, (top_p * total)[:, None])[:, 0] + 1
     kept = torch.where(top_p < 1, torch.minimum(reached, top_k), top_k)
-    complete = torch.full_like(limited, True)
-    if width < vocab_size:
-        complete = (kept < width) & (~limited | (top_k < width))
-    last = kept.clamp(max=width) - 1
-    threshold = values.gather(1, last[:, None])[:, 0]
-    following = values.gather(1, (last + 1).clamp(max=width - 1)[:, None])[:, 0]
-    tied = (following == threshold) & (threshold > 0) & (last + 1 < width)
-    above = (values > threshold[:, None]).sum(dim=-1)
-    return threshold, torch.where(tied, last + 1 - above, 0), complete
+    complete = (kept < width) & (~limited | (top_k < width)) if width < vocab_size else torch.ones_like(limited)
+    threshold = _column(values, kept - 1)
+    ties = torch.zeros_like(kept)
+    tied = ((_column(values, kept) == threshold) & (threshold > 0) & (kept < width)).nonzero()[:, 0]
+    if len(tied):
+        above = (values[tied] > threshold[tied, None]).sum(dim=-1)
+        ties[tied] = kept[tied] - above
+    return threshold, ties, complete
+
+
+def _column(matrix: Tensor, columns: Tensor) -> Tensor:
+    """One value of each row; of the last column where `columns` points past it."""
+    return matrix.gather(1, columns.clamp(max=matrix.shape[1] - 1)[:, None])[:, 0]
 
 
 def _chunk_sums(weights: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.core.step import TokenLogprobs
+from octavo.sampling import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +59,16 @@ def logprobs(logits: Tensor, owners: NDArray[np.int64], chosen: NDArray[np.int64
         count: K; at most V are given.
     """
     norm = logits.logsumexp(dim=-1)
-    rows = torch.from_numpy(owners).to(logits.device)
-    values = logits[rows, torch.from_numpy(chosen).to(logits.device)]
+    of = torch.from_numpy(owners).to(logits.device)
+    values = logits[of, torch.from_numpy(chosen).to(logits.device)]
     top, top_values = _top(logits, min(count, logits.shape[1]))
     return Logprobs(
         chosen=chosen,
-        chosen_logprobs=(values - norm[rows]).cpu().numpy(),
-        ranks=_ranks(logits, rows, values).cpu().numpy(),
+        chosen_logprobs=(values - norm[of]).cpu().numpy(),
+        ranks=(rows.count_above(logits, of, values) + 1).cpu().numpy(),
         owners=owners,
         top=top,
         top_logprobs=(torch.from_numpy(top_values) - norm.cpu()[:, None]).numpy(),
-    )
-
-
-def _ranks(logits: Tensor, rows: Tensor, values: Tensor) -> Tensor:
-    """1 + how many of its row each value is below. As many rows at a time as `logits` has, to bound the memory."""
-    size = max(1, len(logits))
-    return torch.cat(
-        [
-            (logits[rows[at : at + size]] > values[at : at + size, None]).sum(dim=-1) + 1
-            for at in range(0, len(rows), size)
-        ]
     )
 
 

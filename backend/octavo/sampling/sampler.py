@@ -40,7 +40,7 @@ class Sampler:
         self, vocab_size: int, eos_token_ids: Sequence[int], history: NDArray[np.int32], device: torch.device
     ) -> None:
         slots = len(history)
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._eos_token_ids = list(eos_token_ids)
         self._history = history
         self._device = device
@@ -75,7 +75,7 @@ class Sampler:
         self.leave(slot)
         self._greedy[slot] = params.greedy or params.top_k == 1
         self._temperature[slot] = params.temperature
-        self._top_k[slot] = params.top_k if 0 < params.top_k < self._vocab_size else self._vocab_size
+        self._top_k[slot] = params.top_k if 0 < params.top_k < self.vocab_size else self.vocab_size
         self._top_p[slot] = params.top_p
         self._min_p[slot] = params.min_p
         self._seed[slot] = seed_bits(seed)
@@ -86,7 +86,7 @@ class Sampler:
             self._faults[slot] = fault
         elif edits_needed(params, bad_word_ids):
             ends = {*self._eos_token_ids, *params.stop_token_ids}
-            ends = {token for token in ends if token < self._vocab_size}
+            ends = {token for token in ends if token < self.vocab_size}
             known = self._history[slot, :num_tokens]
             self._edits[slot] = build_edits(params, bad_word_ids, sorted(ends), known, num_prompt_tokens)
         self._plain[slot] = (
@@ -102,8 +102,8 @@ class Sampler:
         named = (("logit_bias", params.logit_bias or ()), ("bad_words", [t for word in bad_word_ids for t in word]))
         for name, ids in named:
             worst = max(ids, default=0)
-            if worst >= self._vocab_size:
-                return f"{name}: token id {worst} is out of range; the model has {self._vocab_size} tokens"
+            if worst >= self.vocab_size:
+                return f"{name}: token id {worst} is out of range; the model has {self.vocab_size} tokens"
         return None
 
     @torch.inference_mode()
@@ -143,7 +143,7 @@ class Sampler:
     def _edit(self, logits: Tensor, slots: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         if not self._edits:
             return
-        batch = EditBatch(self._vocab_size)
+        batch = EditBatch(self.vocab_size)
         for row, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
             edits = self._edits.get(slot)
             if edits is not None:
