@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from octavo.sampling.draw import Drawer, Filters
+from octavo.sampling.draw import Drawer, Filters, _first_above
 from octavo.sampling_params import SamplingParams
 from tests.sampling.oracle import distribution, sample
 
@@ -157,13 +157,26 @@ def test_huge_temperature_is_flat_over_what_is_possible() -> None:
     assert frequencies(logits, SamplingParams(temperature=1e308), 300).tolist() == [1 / 3, 1 / 3, 1 / 3, 0]
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_broken_row_is_told_and_harms_no_other(bad: float) -> None:
-    logits = torch.randn((3, 500), generator=torch.Generator().manual_seed(5))
-    params = [SamplingParams(top_p=0.9)] * 3
+broken = st.sampled_from([torch.nan, torch.inf, -torch.inf])
+
+
+@given(st.lists(sampled, min_size=3, max_size=3), st.sampled_from([3, 256, 500]), broken, st.booleans())
+def test_a_broken_row_is_told_and_harms_no_other(
+    params: list[SamplingParams], vocab_size: int, bad: float, whole: bool
+) -> None:
+    """One NaN or infinity in a row, or nothing else in it; what is drawn there is at least a token."""
+    logits = torch.randn((3, vocab_size), generator=torch.Generator().manual_seed(5))
     uniforms = np.array([0.1, 0.5, 0.8])
     clean = draw_all(logits, params, uniforms)
-    logits[1, 77] = bad
-    tokens, peaks = Drawer(500, CPU).draw(logits, filters(params, 500), np.arange(3), uniforms)
+    logits[1, slice(None) if whole or bad < 0 else 2] = bad
+    tokens, peaks = Drawer(vocab_size, CPU).draw(logits, filters(params, vocab_size), np.arange(3), uniforms)
     assert torch.isfinite(peaks).tolist() == [True, False, True]
     assert [tokens[0], tokens[2]] == [clean[0], clean[2]]
+    assert 0 <= tokens[1] < vocab_size
+
+
+def test_rounding_past_the_end_gives_the_last_token_that_adds_something() -> None:
+    """uniform x total can round up to the total itself, and what is left of it within a chunk past the chunk's sum."""
+    sums = torch.tensor([[0.0, 0.25, 0.25, 1.0, 1.0]], dtype=torch.float64).repeat(5, 1)
+    target = torch.tensor([0.0, 0.25, 0.3, 1.0, 1.5], dtype=torch.float64)
+    assert _first_above(sums, target).tolist() == [1, 3, 3, 3, 3]

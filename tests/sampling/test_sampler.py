@@ -297,6 +297,16 @@ def test_top_logprobs_of_equal_tokens_go_by_id() -> None:
     assert [entry.rank for entry in first] == [1, 1]
 
 
+@pytest.mark.parametrize("count", [1, 7, 40, 500])
+def test_top_logprobs_among_many_equal_ones(count: int) -> None:
+    """Logits from bfloat16 hold many equal values, at the end of the list and inside it."""
+    logits = torch.round(random_logits(4, 13, 2000))
+    found = prompt_logprobs(logits, np.array([0, 1, 2, 3]), count)
+    assert found is not None
+    for row, entry in zip(logits.tolist(), found, strict=True):
+        assert entry.token_ids[1:] == sorted(range(2000), key=lambda token: (-row[token], token))[:count]
+
+
 def test_prompt_logprobs_of_broken_logits_are_refused() -> None:
     logits = random_logits(2)
     logits[1, 3] = torch.nan

@@ -87,7 +87,7 @@ class Drawer:
         return torch.from_numpy(values).to(self._device)
 
     def _weights(self, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
-        """float32 [R, padded V], padding 0, and the rows' largest logits. Rows without a finite one weigh 1 each."""
+        """float32 [R, padded V], padding 0, and the rows' largest logits; NaN in the row where that is not finite."""
         count = len(logits)
         if count > len(self._buffer):
             self._buffer = torch.zeros((count, self._padded), dtype=torch.float32, device=self._device)
@@ -97,9 +97,6 @@ class Drawer:
         temperature = np.clip(filters.temperature, _FLOAT32.tiny, _FLOAT32.max).astype(np.float32)
         torch.sub(logits, peaks[:, None], out=inside)
         inside.div_(self._tensor(temperature)[:, None]).exp_()
-        broken = ~torch.isfinite(peaks)
-        if bool(broken.any()):
-            inside[broken] = 1.0
         return weights, peaks
 
     def _cut(self, weights: Tensor, filters: Filters, cut: NDArray[np.int64]) -> None:
@@ -170,7 +167,7 @@ def _chunk_sums(weights: Tensor) -> Tensor:
 def _first_above(sums: Tensor, target: Tensor) -> Tensor:
     """For each row of running sums, the first column above target; the last that adds anything if rounding left none.
 
-    A column that adds nothing is never returned.
+    A column that adds nothing is never returned. Sums that are NaN give some column within the row.
     """
     above = (sums <= target[:, None]).sum(dim=-1)
     adding = (sums < sums[:, -1:]).sum(dim=-1)

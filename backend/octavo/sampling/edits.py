@@ -41,11 +41,8 @@ class RowEdits:
         parts = [self.bad_ids]
         if len(output) < self.min_tokens:
             parts.append(self.early_ids)
-        for word in self.bad_sequences:
-            prefix = len(word) - 1
-            if len(output) >= prefix and np.array_equal(output[len(output) - prefix :], word[:-1]):
-                parts.append(word[-1:])
-        return parts
+        ended = (word for word in self.bad_sequences if np.array_equal(output[1 - len(word) :], word[:-1]))
+        return [*parts, *(word[-1:] for word in ended)]
 
 
 def edits_needed(params: SamplingParams, bad_word_ids: Sequence[Sequence[int]]) -> bool:
