@@ -44,7 +44,7 @@ class Filters:
 
 
 class Drawer:
-    """Draws tokens; owns the weights' buffer, which grows to the most rows seen.
+    """Draws tokens; owns two buffers of weights, which grow to the most rows seen.
 
     Args:
         vocab_size: V.
@@ -58,6 +58,7 @@ class Drawer:
         self._widths = [*(count + 1 for count in _CANDIDATES if count + 1 < vocab_size), vocab_size]
         self._device = device
         self._buffer = torch.zeros((0, self._padded), dtype=torch.float32, device=device)
+        self._scratch = self._buffer
 
     def draw(
         self, logits: Tensor, filters: Filters, owners: NDArray[np.int64], uniforms: NDArray[np.float64]
@@ -102,14 +103,16 @@ class Drawer:
     def _cut(self, weights: Tensor, filters: Filters, cut: NDArray[np.int64]) -> None:
         """Applies top_k and top_p to the rows `cut`, in place."""
         top_k, top_p = self._tensor(filters.top_k[cut]), self._tensor(filters.top_p[cut])
-        subset = weights if len(cut) == len(weights) else weights.index_select(0, self._tensor(cut))
+        if len(self._scratch) < len(cut):
+            self._scratch = torch.zeros_like(weights)
+        subset = torch.index_select(weights, 0, self._tensor(cut), out=self._scratch[: len(cut)])
         mass = _chunk_sums(subset).cumsum(dim=-1)[:, -1]
         threshold = torch.zeros_like(mass, dtype=torch.float32)
         ties = torch.zeros_like(top_k)
         rest = torch.arange(len(cut), device=self._device)
         for width in self._widths:
             # The padding is 0, hence last: it changes no prefix.
-            values = rows.largest(subset if len(rest) == len(subset) else subset[rest], width)
+            values = rows.largest(subset if len(rest) == len(cut) else subset[rest], width)
             found, equal, complete = _prefix(values, top_k[rest], top_p[rest], mass[rest], self._vocab_size)
             threshold[rest], ties[rest] = found, equal
             rest = rest[~complete]
