@@ -1,0 +1,1 @@
+"""The native CPU kernels: a C++ extension that is compiled when octavo is installed."""
