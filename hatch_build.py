@@ -27,7 +27,8 @@ SOURCES = ROOT / "kernels" / "octavo_kernels" / "cpu"
 EXTENSION = SOURCES / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 NOTE = SOURCES / "_native_missing.txt"
 
-# The end of a source's name says which instructions it may use; whoever calls into it checks the machine first.
+# The end of a source's name says which instructions it may use; whoever calls into it checks the machine first. One
+# that ends in `simd` is compiled for the base set and for each of SIMD, in a namespace OCTAVO_ISA of its own.
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 VARIANTS = {
@@ -36,8 +37,8 @@ VARIANTS = {
     "vnni": (*_AVX512, "-mavx512vnni"),
     "amx": (*_AVX512, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
 }
-# libstdc++ is linked in, so that an extension built with one compiler's runtime loads beside another's. Contraction
-# to fused multiply-add is off by default in ISO mode; trapping arithmetic would keep loops from being vectorised.
+SIMD = ("avx2", "avx512")
+# Contraction to fused multiply-add is off by default in ISO mode; errno would keep loops from being vectorised.
 COMPILE = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno")
 STRICT = ("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-ignored-attributes")
 
@@ -89,22 +90,22 @@ def build(sanitize: str | None = None) -> Path:
     flags = [*COMPILE, *STRICT, *defines, *(f"-I{folder}" for folder in _include_folders())]
     headers = b"".join(path.read_bytes() for path in sorted(SOURCES.glob("*.hpp")))
 
-    def compile_one(source: Path) -> Path:
-        variant = _variant(source)
-        chosen = [*flags, *(VARIANTS[variant] if variant else ())]
+    def compile_one(job: tuple[Path, str | None]) -> Path:
+        source, variant = job
+        chosen = [*flags, f"-DOCTAVO_ISA={variant or 'generic'}", *(VARIANTS[variant] if variant else ())]
         key = hashlib.sha256(repr((compiler, chosen)).encode() + headers + source.read_bytes()).hexdigest()[:16]
-        target = objects / f"{source.stem}-{key}.o"
+        stem = f"{source.stem}-{variant or 'generic'}"
+        target = objects / f"{stem}-{key}.o"
         if not target.exists():
-            for stale in objects.glob(f"{source.stem}-????????????????.o"):
+            for stale in objects.glob(f"{stem}-????????????????.o"):
                 stale.unlink(missing_ok=True)
             partial = target.with_suffix(f".{os.getpid()}.tmp")
             compiler.run([*chosen, "-c", str(source), "-o", str(partial)])
             partial.replace(target)
         return target
 
-    sources = [path for path in sorted(SOURCES.glob("*.cpp")) if _variant(path) is None or _variant(path) in usable]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compiled = list(pool.map(compile_one, sources))
+        compiled = list(pool.map(compile_one, _jobs(usable)))
     partial = EXTENSION.with_suffix(f".{os.getpid()}.tmp")
     compiler.run(["-shared", "-fopenmp", *map(str, compiled), "-o", str(partial)])
     partial.replace(EXTENSION)
@@ -122,9 +123,18 @@ def build_or_note() -> None:
         print(f"octavo: the CPU kernels were not built; the slow reference kernels run. {error}", file=sys.stderr)  # noqa: T201
 
 
-def _variant(source: Path) -> str | None:
-    ending = source.stem.rpartition("_")[2]
-    return ending if ending in VARIANTS else None
+def _jobs(usable: Sequence[str]) -> list[tuple[Path, str | None]]:
+    """Each source with the instruction sets it is compiled for; None is the base set."""
+    jobs: list[tuple[Path, str | None]] = []
+    for source in sorted(SOURCES.glob("*.cpp")):
+        ending = source.stem.rpartition("_")[2]
+        if ending == "simd":
+            jobs += [(source, None), *((source, name) for name in SIMD if name in usable)]
+        elif ending not in VARIANTS:
+            jobs.append((source, None))
+        elif ending in usable:
+            jobs.append((source, ending))
+    return jobs
 
 
 def _variants(compiler: Compiler) -> list[str]:

@@ -139,7 +139,7 @@ def _max_model_len(config: EngineConfig, spec: DecoderSpec) -> int:
 def _kv_size(
     config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, max_model_len: int
 ) -> KVSize:
-    per_layer = kv_bytes_per_block(config.block_size, spec.num_kv_heads, spec.head_dim, dtype)
+    per_layer = kv_bytes_per_block(config.block_size, spec.num_kv_heads, spec.head_dim, dtype, device)
     if config.kv_cache_memory_bytes is not None:
         budget, knob = config.kv_cache_memory_bytes, "kv_cache_memory_bytes"
     elif device.type == "cuda":

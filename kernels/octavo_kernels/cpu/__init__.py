@@ -1,1 +1,1 @@
-"""The native CPU kernels: a C++ extension that is compiled when octavo is installed."""
+"""Native CPU kernels: a C++ extension that is compiled when octavo is installed, and the functions of the door over it."""
