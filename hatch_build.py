@@ -150,7 +150,9 @@ def _include_folders() -> list[str]:
         raise BuildError("pybind11 is not installed: pip install pybind11") from error
     python = sysconfig.get_paths()["include"]
     if not (Path(python) / "Python.h").exists():
-        raise BuildError(f"{python}/Python.h is missing: install python3-dev (Debian, Ubuntu: apt-get install python3-dev)")
+        raise BuildError(
+            f"{python}/Python.h is missing: install python3-dev (Debian, Ubuntu: apt-get install python3-dev)"
+        )
     return [python, pybind11.get_include()]
 
 
