@@ -16,9 +16,8 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
@@ -47,8 +46,7 @@ class BuildError(Exception):
     """Why there is no extension, for the person who installs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
+class Compiler(NamedTuple):
     """
     Attributes:
         command: the program, and what it is always given.
@@ -69,7 +67,7 @@ class Compiler:
         raise BuildError(f"{wanted}: install g++ (Debian, Ubuntu: apt-get install g++)")
 
     def run(self, arguments: Sequence[str]) -> None:
-        extra = [f"-fsanitize={self.sanitize}", "-g"] if self.sanitize else []
+        extra = [f"-fsanitize={self.sanitize}", "-fno-sanitize-recover=all", "-g"] if self.sanitize else []
         command = [*self.command, *extra, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

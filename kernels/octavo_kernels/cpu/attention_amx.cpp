@@ -148,27 +148,45 @@ void score_chunk(const Chunk& chunk, const bf16* queries, const bf16* const* key
     const Cache& c = chunk.a.cache;
     int column = 0;
     for (; column + wide <= columns; column += wide) {
+        // The first lines of the values: the processor's own prefetching goes on from there, and does better alone.
         if (fetch_values)
             for (int key = 0; key < wide * 16; key += chunk.depth)
-                prefetch(chunk.values(chunk.from + column * 16 + key), int64_t(chunk.depth) * c.value_dim);
+                prefetch(chunk.values(chunk.from + column * 16 + key), 64);
         score<R, wide>(c, queries, keys + column, scores + column * 16);
     }
-    for (; column < columns; column++) {
-        if (fetch_values && column * 16 % chunk.depth == 0)
-            prefetch(chunk.values(chunk.from + column * 16), int64_t(chunk.depth) * c.value_dim);
-        score<R, 1>(c, queries, keys + column, scores + column * 16);
-    }
+    for (; column < columns; column++) score<R, 1>(c, queries, keys + column, scores + column * 16);
 }
+
+// The keys of what the thread computes next, fetched while the values of this chunk are multiplied.
+struct Coming {
+    const bf16* blocks[kChunk / 16];
+    int count = 0, taken = 0;
+    int64_t size = 0;
+
+    void add(const Attention& a, const Item& next, int index) {
+        const Chunk chunk(a, next, index);
+        const Cache& c = a.cache;
+        size = c.key_block();
+        for (int key = chunk.from / c.block_size * c.block_size; key < chunk.limit; key += c.block_size)
+            blocks[count++] = chunk.keys(key);
+    }
+
+    // Up to the share that is due after `step` of `steps`.
+    void fetch(int step, int steps) {
+        for (const int due = (step + 1) * count / steps; taken < due; taken++) prefetch(blocks[taken], size);
+    }
+};
 
 // Weighted values of R row tiles over N columns of 16 dimensions.
 template <int R, int N>
 void mix(const bf16* weights, const bf16* const* values, int steps, int depth, int value_dim, int dim, float* mixed,
-         int mixed_stride) {
+         int mixed_stride, Coming& coming) {
     const int64_t stride = int64_t(value_dim) * 4;
     zero_tiles<R, N>();
     for (int step = 0; step < steps; step++) {
         tile_load<4>(weights + step * depth, kWeightStride * 2);
         if constexpr (R == 2) tile_load<5>(weights + 16 * kWeightStride + step * depth, kWeightStride * 2);
+        if constexpr (R == 1) coming.fetch(step, steps);
         const bf16* right = values[step] + dim * 2;
         column<R, N, 0>(right, stride);
         column<R, N, 1>(right + 32, stride);
@@ -180,12 +198,12 @@ void mix(const bf16* weights, const bf16* const* values, int steps, int depth, i
 
 template <int R>
 void mix_chunk(const bf16* weights, const bf16* const* values, int steps, int depth, int value_dim, float* mixed,
-               int stride) {
+               int stride, Coming& coming) {
     constexpr int wide = R == 2 ? 2 : 4;
     int dim = 0;
     for (; dim + wide * 16 <= value_dim; dim += wide * 16)
-        mix<R, wide>(weights, values, steps, depth, value_dim, dim, mixed, stride);
-    for (; dim < value_dim; dim += 16) mix<R, 1>(weights, values, steps, depth, value_dim, dim, mixed, stride);
+        mix<R, wide>(weights, values, steps, depth, value_dim, dim, mixed, stride, coming);
+    for (; dim < value_dim; dim += 16) mix<R, 1>(weights, values, steps, depth, value_dim, dim, mixed, stride, coming);
 }
 
 // 2^x to about 3e-6 of its value; x at most 0, and treated as -126 below it.
@@ -291,15 +309,6 @@ const bf16* padded_tail(const Chunk& chunk, int key, bf16* tail) {
     return tail;
 }
 
-// The keys of what the thread computes next, as far as this chunk's length.
-void fetch_keys(const Attention& a, const Item& next, int chunk, int width) {
-    const Chunk coming(a, next, chunk);
-    const Cache& c = a.cache;
-    const int end = smaller(coming.from + width, coming.limit);
-    for (int key = coming.from; key < end; key += c.block_size)
-        prefetch(coming.keys(key - key % c.block_size), c.key_block());
-}
-
 }  // namespace
 
 int64_t chunk_scratch(const Attention& a) { return scratch_bytes(a); }
@@ -358,7 +367,8 @@ void attend_chunk(const Attention& a, const Item& item, int index, char* memory,
             score_chunk<1>(chunk, queries, keys, width / 16, scores, few);
     }
     weigh_rows(chunk, scratch, width, out);
-    if (few && next) fetch_keys(a, *next, next == &item ? index + 1 : next->chunk_begin, width);
+    Coming coming;
+    if (few && next) coming.add(a, *next, next == &item ? index + 1 : next->chunk_begin);
     const int steps = width / depth;
     for (int step = 0; step < steps; step++) {
         const int key = chunk.from + step * depth;
@@ -370,9 +380,9 @@ void attend_chunk(const Attention& a, const Item& item, int index, char* memory,
         const bool pair = tile + 1 < row_tiles;
         configure(tile_rows, depth, pair);
         if (pair)
-            mix_chunk<2>(weights, values, steps, depth, a.cache.value_dim, mixed, out.stride);
+            mix_chunk<2>(weights, values, steps, depth, a.cache.value_dim, mixed, out.stride, coming);
         else
-            mix_chunk<1>(weights, values, steps, depth, a.cache.value_dim, mixed, out.stride);
+            mix_chunk<1>(weights, values, steps, depth, a.cache.value_dim, mixed, out.stride, coming);
     }
 }
 

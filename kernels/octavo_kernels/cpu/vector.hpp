@@ -128,7 +128,7 @@ static inline vfloat exponential(vfloat x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.f;
-    const vfloat scaled = (vfloat)((vint)p + ((vint)shifted << 23));
+    const vfloat scaled = (vfloat)((vuint)p + ((vuint)shifted << 23));
     return x < broadcast(-87.f) ? vfloat{} : scaled;
 }
 
