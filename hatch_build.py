@@ -36,7 +36,7 @@ VARIANTS = {
     "vnni": (*_AVX512, "-mavx512vnni"),
     "amx": (*_AVX512, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
 }
-SIMD = ("avx2", "avx512")
+SIMD = ("avx2", "avx512", "amx")
 # Contraction to fused multiply-add is off by default in ISO mode; errno would keep loops from being vectorised.
 COMPILE = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno")
 STRICT = ("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-ignored-attributes")

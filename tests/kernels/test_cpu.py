@@ -241,6 +241,13 @@ def test_what_a_native_cache_cannot_take_is_refused(isa: Isa) -> None:
         kernels.write_kv(torch.zeros(1, 1, 32).half(), torch.zeros(1, 1, 32).half(), case.native, torch.zeros(1).long())
     with pytest.raises(ValueError, match="out must have"):
         kernels.paged_attention(case.query, case.native, case.batch, scale=1.0, out=torch.empty(1, 2, 32).bfloat16())
+    with pytest.raises(ValueError, match="out must have"):
+        kernels.paged_attention(case.query, case.native, case.batch, scale=1.0, out=torch.empty(1, 1, 32))
+    x = torch.randn(2, 8)
+    with pytest.raises(RuntimeError):  # the reference's: a smaller result is never written past its end
+        kernels.rms_norm(x, x[0], 1e-5, torch.empty(1, 8))
+    with pytest.raises(RuntimeError):
+        kernels.silu_and_mul(x, torch.empty(1, 4))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])

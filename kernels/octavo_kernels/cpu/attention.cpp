@@ -46,17 +46,17 @@ struct Kernels {
     decltype(&generic::chunk_scratch) scratch;
     decltype(&generic::merge) merge;
     decltype(&generic::write_rows) write;
-    bool tiles;
+    bool uses_tiles;
 
     static Kernels pick(const Attention& a) {
         Kernels kernels{OCTAVO_PICK(attend_chunk), OCTAVO_PICK(prepare_rows), OCTAVO_PICK(chunk_scratch),
                         OCTAVO_PICK(merge),        OCTAVO_PICK(write_rows),   false};
 #if defined(OCTAVO_WITH_AMX)
         if (a.cache.layout == Layout::paired) {
-            kernels.attend = amx::attend_chunk;
-            kernels.prepare = amx::prepare_rows;
-            kernels.scratch = amx::chunk_scratch;
-            kernels.tiles = true;
+            kernels.attend = tiles::attend_chunk;
+            kernels.prepare = tiles::prepare_rows;
+            kernels.scratch = tiles::chunk_scratch;
+            kernels.uses_tiles = true;
         }
 #endif
         return kernels;
@@ -207,7 +207,7 @@ void paged_attention(const Attention& a) {
         char* mine = scratch + scratch_bytes * omp_get_thread_num();
         float* own = reinterpret_cast<float*>(mine + scratch_bytes) - own_floats;
 #if defined(OCTAVO_WITH_AMX)
-        if (kernels.tiles) amx::enter();
+        if (kernels.uses_tiles) tiles::enter();
 #endif
         const int num_tasks = int(shared.tasks.size()) - 1;
         for (int task = next_task++; task < num_tasks; task = next_task++) {
@@ -218,7 +218,7 @@ void paged_attention(const Attention& a) {
             }
         }
 #if defined(OCTAVO_WITH_AMX)
-        if (kernels.tiles) amx::leave();
+        if (kernels.uses_tiles) tiles::leave();
 #endif
         if (!shared.splits.empty()) {
 #pragma omp barrier

@@ -9,7 +9,7 @@
 
 #include "tiles.hpp"
 
-namespace octavo::amx {
+namespace octavo::tiles {
 namespace {
 
 constexpr int kScoreStride = kChunk + 16;   // floats; off the powers of two that would share cache sets
@@ -386,4 +386,4 @@ void attend_chunk(const Attention& a, const Item& item, int index, char* memory,
     }
 }
 
-}  // namespace octavo::amx
+}  // namespace octavo::tiles

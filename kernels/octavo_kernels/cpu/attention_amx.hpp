@@ -3,7 +3,7 @@
 
 #include "attention.hpp"
 
-namespace octavo::amx {
+namespace octavo::tiles {
 
 void attend_chunk(const Attention&, const Item&, int chunk, char* scratch, const Softmax& out, const Item* next);
 void prepare_rows(const Attention&, const Item&, char* scratch);
@@ -13,4 +13,4 @@ int64_t chunk_scratch(const Attention&);
 void enter();
 void leave();
 
-}  // namespace octavo::amx
+}  // namespace octavo::tiles

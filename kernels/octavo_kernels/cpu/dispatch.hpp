@@ -13,8 +13,17 @@
     }                                     \
     namespace avx512 {                    \
     declarations                          \
+    }                                     \
+    namespace amx {                       \
+    declarations                          \
     }
 
+#if defined(OCTAVO_WITH_AMX)
+#define OCTAVO_PICK_AMX(function) \
+    if (::octavo::active_isa() >= ::octavo::Isa::amx) return ::octavo::amx::function;
+#else
+#define OCTAVO_PICK_AMX(function)
+#endif
 #if defined(OCTAVO_WITH_AVX512)
 #define OCTAVO_PICK_AVX512(function) \
     if (::octavo::active_isa() >= ::octavo::Isa::avx512) return ::octavo::avx512::function;
@@ -31,6 +40,7 @@
 // The variant of `function` to use, a pointer.
 #define OCTAVO_PICK(function)                       \
     ([]() -> decltype(&::octavo::generic::function) { \
+        OCTAVO_PICK_AMX(function)                   \
         OCTAVO_PICK_AVX512(function)                \
         OCTAVO_PICK_AVX2(function)                  \
         return ::octavo::generic::function;         \

@@ -7,7 +7,7 @@ namespace octavo::OCTAVO_ISA {
 namespace {
 
 // Below this many elements a second thread costs more than it saves.
-constexpr int64_t kParallel = 1 << 15;
+constexpr int64_t kParallel = 1 << 13;
 
 template <typename T>
 void norm_row(const Norm& a, int64_t row) {
@@ -17,15 +17,23 @@ void norm_row(const Norm& a, int64_t row) {
     T* out = static_cast<T*>(a.out) + row * a.out_stride;
     const int64_t whole = a.size / kLanes * kLanes;
     const int rest = int(a.size - whole);
-    vfloat squares{};
-    for (int64_t i = 0; i < whole; i += kLanes) {
-        vfloat v = load(x + i);
+    vfloat squares{}, others{};
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= whole; i += 2 * kLanes) {
+        vfloat v = load(x + i), w = load(x + i + kLanes);
         if (residual) {
-            v = rounded_to<T>(v + load(residual + i));
-            store(residual + i, v);
+            v = store_rounded(residual + i, v + load(residual + i));
+            w = store_rounded(residual + i + kLanes, w + load(residual + i + kLanes));
         }
         squares += v * v;
+        others += w * w;
     }
+    for (; i < whole; i += kLanes) {
+        vfloat v = load(x + i);
+        if (residual) v = store_rounded(residual + i, v + load(residual + i));
+        squares += v * v;
+    }
+    squares += others;
     if (rest) {
         vfloat v = load_part(x + whole, rest);
         if (residual) {
@@ -36,7 +44,7 @@ void norm_row(const Norm& a, int64_t row) {
     }
     const float inverse = 1.f / std::sqrt(sum(squares) / float(a.size) + a.epsilon);
     const T* source = residual ? residual : x;
-    for (int64_t i = 0; i < whole; i += kLanes)
+    for (i = 0; i < whole; i += kLanes)
         store(out + i, rounded_to<T>(load(source + i) * inverse) * load(weight + i));
     if (rest) {
         const vfloat normed = rounded_to<T>(load_part(source + whole, rest) * inverse);

@@ -111,26 +111,28 @@ def _write(
     rotary_dim: int,
     interleaved: bool,
 ) -> None:
-    if query is not None and not _rows_of_heads(query):
-        raise ValueError("query must be [T, heads, head_dim] with contiguous heads")
-    if not _rows_of_heads(value):
-        value = value.contiguous()
-    if not _rows_of_heads(key):
-        key = key.contiguous()
-    dtype = _TYPES.get(key.dtype)
-    if dtype is None or value.dtype is not key.dtype or (query is not None and query.dtype is not key.dtype):
-        raise TypeError(f"query, key and value must be one of float32 and bfloat16, but key is {key.dtype}")
+    tokens, _, dim = key.shape
+    dtype = key.dtype
+    if dtype not in _TYPES or value.dtype is not dtype or (query is not None and query.dtype is not dtype):
+        raise TypeError(f"query, key and value must be one of float32 and bfloat16, but key is {dtype}")
+    key, key_stride = _rows_of_heads(key, dim)
+    value, value_stride = _rows_of_heads(value, dim)
+    query_data = query_stride = heads = 0
+    if query is not None:
+        query_data, (query_stride, head_stride, unit), heads = query.data_ptr(), query.stride(), query.shape[1]
+        if unit != 1 or head_stride != dim:
+            raise ValueError("query must be [T, heads, head_dim] with contiguous heads")
     _native.rotary_and_write(
         native,
-        0 if query is None else query.data_ptr(),
+        query_data,
         key.data_ptr(),
         value.data_ptr(),
-        dtype,
-        key.shape[0],
-        0 if query is None else query.stride(0),
-        key.stride(0),
-        value.stride(0),
-        0 if query is None else query.shape[1],
+        _TYPES[dtype],
+        tokens,
+        query_stride,
+        key_stride,
+        value_stride,
+        heads,
         0 if positions is None else positions.data_ptr(),
         0 if cos_sin is None else cos_sin.data_ptr(),
         rotary_dim,
@@ -139,9 +141,13 @@ def _write(
     )
 
 
-def _rows_of_heads(tensor: torch.Tensor) -> bool:
-    """[T, heads, head_dim] whose tokens may lie apart, as in a part of the fused projection."""
-    return tensor.stride(2) == 1 and tensor.stride(1) == tensor.shape[2]
+def _rows_of_heads(tensor: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, int]:
+    """[T, heads, head_dim] and its stride between tokens, which may lie apart, as in a part of the fused projection."""
+    stride, head_stride, unit = tensor.stride()
+    if unit == 1 and head_stride == head_dim:
+        return tensor, stride
+    tensor = tensor.contiguous()
+    return tensor, tensor.stride(0)
 
 
 def paged_attention(
@@ -166,15 +172,16 @@ def paged_attention(
             alibi_slopes=alibi_slopes,
             out=out,
         )
-    dtype = _TYPES.get(query.dtype)
-    if dtype is None:
-        raise TypeError(f"query must be float32 or bfloat16 for a native cache, not {query.dtype}")
+    dtype = query.dtype
+    if dtype not in _TYPES:
+        raise TypeError(f"query must be float32 or bfloat16 for a native cache, not {dtype}")
+    dim = cache.head_dim
+    query, query_stride = _rows_of_heads(query, dim)
     if out is None:
-        out = torch.empty(query.shape, dtype=query.dtype)
-    elif out.dtype is not query.dtype or not _rows_of_heads(out):
-        raise ValueError("out must have query's dtype and contiguous heads")
-    if not _rows_of_heads(query):
-        query = query.contiguous()
+        out = torch.empty(query.shape, dtype=dtype)
+    out_stride, head_stride, unit = out.stride()
+    if out.dtype is not dtype or unit != 1 or head_stride != dim or out.shape != query.shape:
+        raise ValueError("out must have query's shape and dtype, and contiguous heads")
     if alibi_slopes is not None:
         alibi_slopes = alibi_slopes.to(torch.float32).contiguous()
     table = batch.block_table
@@ -182,14 +189,14 @@ def paged_attention(
         cache.native,
         query.data_ptr(),
         out.data_ptr(),
-        dtype,
-        query.stride(0),
-        out.stride(0),
+        _TYPES[dtype],
+        query_stride,
+        out_stride,
         batch.query_start.data_ptr(),
         batch.seq_lens.data_ptr(),
         table.data_ptr(),
         table.stride(0),
-        table.shape[0],
+        len(table),
         query.shape[1],
         scale,
         sliding_window or 0,
@@ -200,106 +207,84 @@ def paged_attention(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor | None = None) -> torch.Tensor:
-    dtype = _TYPES.get(x.dtype)
-    if dtype is None or weight.dtype is not x.dtype or not _rows(x) or not _fits(out, x):
-        return reference.rms_norm(x, weight, eps, out)
-    if out is None:
-        out = torch.empty(x.shape, dtype=x.dtype)
-    rows, size = x.shape
-    _native.rms_norm(
-        x.data_ptr(),
-        0,
-        weight.data_ptr(),
-        out.data_ptr(),
-        dtype,
-        rows,
-        size,
-        x.stride(0),
-        0,
-        out.stride(0),
-        eps,
-    )
-    return out
+    return _norm(x, None, weight, eps, out)
 
 
 def fused_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    dtype = _TYPES.get(x.dtype)
-    if (
-        dtype is None
-        or weight.dtype is not x.dtype
-        or residual.dtype is not x.dtype
-        or not _rows(x)
-        or not _rows(residual)
-        or not _fits(out, x)
-    ):
+    return _norm(x, residual, weight, eps, out)
+
+
+def _norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, out: torch.Tensor | None
+) -> torch.Tensor:
+    dtype, shape = x.dtype, x.shape
+    x_stride = _row_stride(x, dtype, shape)
+    out_stride = shape[-1] if out is None else _row_stride(out, dtype, shape)
+    residual_stride = 0 if residual is None else _row_stride(residual, dtype, shape)
+    if x_stride < 0 or out_stride < 0 or residual_stride < 0 or weight.dtype is not dtype or dtype not in _TYPES:
+        if residual is None:
+            return reference.rms_norm(x, weight, eps, out)
         return reference.fused_add_rms_norm(x, residual, weight, eps, out)
     if out is None:
-        out = torch.empty(x.shape, dtype=x.dtype)
-    rows, size = x.shape
+        out = torch.empty(shape, dtype=dtype)
+    rows, size = shape
     _native.rms_norm(
         x.data_ptr(),
-        residual.data_ptr(),
+        0 if residual is None else residual.data_ptr(),
         weight.data_ptr(),
         out.data_ptr(),
-        dtype,
+        _TYPES[dtype],
         rows,
         size,
-        x.stride(0),
-        residual.stride(0),
-        out.stride(0),
+        x_stride,
+        residual_stride,
+        out_stride,
         eps,
     )
     return out
 
 
 def silu_and_mul(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return _gate(x, out, _SILU) if _gates(x, out) else reference.silu_and_mul(x, out)
+    gated = _gate(x, out, _SILU)
+    return reference.silu_and_mul(x, out) if gated is None else gated
 
 
 def gelu_and_mul(x: torch.Tensor, out: torch.Tensor | None = None, *, approximate: str = "none") -> torch.Tensor:
-    if not _gates(x, out):
-        return reference.gelu_and_mul(x, out, approximate=approximate)
-    return _gate(x, out, _GELU_TANH if approximate == "tanh" else _GELU)
+    gated = _gate(x, out, _GELU_TANH if approximate == "tanh" else _GELU)
+    return reference.gelu_and_mul(x, out, approximate=approximate) if gated is None else gated
 
 
-def _gate(x: torch.Tensor, out: torch.Tensor | None, activation: int) -> torch.Tensor:
+def _gate(x: torch.Tensor, out: torch.Tensor | None, activation: int) -> torch.Tensor | None:
+    dtype = x.dtype
+    x_stride = _row_stride(x, dtype, x.shape)
+    if x_stride < 0 or dtype not in _TYPES:
+        return None
     rows, width = x.shape
     size = width // 2
     if out is None:
-        out = torch.empty((rows, size), dtype=x.dtype)
-    _native.gate(
-        x.data_ptr(),
-        out.data_ptr(),
-        _TYPES[x.dtype],
-        activation,
-        rows,
-        size,
-        x.stride(0),
-        out.stride(0),
-    )
+        out = torch.empty((rows, size), dtype=dtype)
+    out_stride = _row_stride(out, dtype, (rows, size))
+    if out_stride < 0 or width % 2:
+        return None
+    _native.gate(x.data_ptr(), out.data_ptr(), _TYPES[dtype], activation, rows, size, x_stride, out_stride)
     return out
 
 
 def argmax(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    if x.dtype is not torch.float32 or not _rows(x) or not x.shape[1]:
+    stride = _row_stride(x, torch.float32, x.shape)
+    if stride < 0 or not x.shape[1]:
         return reference.argmax(x)
     rows, size = x.shape
     peaks, columns = torch.empty(rows, dtype=torch.float32), torch.empty(rows, dtype=torch.int64)
-    _native.argmax(x.data_ptr(), columns.data_ptr(), peaks.data_ptr(), rows, size, x.stride(0))
+    _native.argmax(x.data_ptr(), columns.data_ptr(), peaks.data_ptr(), rows, size, stride)
     return peaks, columns
 
 
-def _rows(x: torch.Tensor) -> bool:
-    return x.is_cpu and x.dim() == 2 and x.stride(1) == 1
-
-
-def _fits(out: torch.Tensor | None, x: torch.Tensor) -> bool:
-    return out is None or (out.dtype is x.dtype and out.shape == x.shape and _rows(out))
-
-
-def _gates(x: torch.Tensor, out: torch.Tensor | None) -> bool:
-    if x.dtype not in _TYPES or not _rows(x) or x.shape[1] % 2:
-        return False
-    return out is None or (out.dtype is x.dtype and _rows(out) and out.shape == (x.shape[0], x.shape[1] // 2))
+def _row_stride(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+    """Elements from a row of a matrix on the CPU to the next; -1 if it is not one of `shape` the kernels can walk."""
+    strides = x.stride()
+    if len(strides) != 2 or strides[1] != 1 or x.shape != shape or x.dtype is not dtype or not x.is_cpu:
+        return -1
+    return strides[0]

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace octavo::amx {
+namespace octavo::tiles {
 
 // Shapes of the eight tiles, as the processor reads them.
 struct alignas(64) TileConfig {
@@ -42,4 +42,4 @@ static inline void tile_product() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
-}  // namespace octavo::amx
+}  // namespace octavo::tiles

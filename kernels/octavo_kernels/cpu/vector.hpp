@@ -7,6 +7,10 @@
 
 #include "types.hpp"
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 namespace octavo::OCTAVO_ISA {
 
 #if defined(__AVX512F__)
@@ -40,9 +44,16 @@ static inline void store(float* p, vfloat x) { __builtin_memcpy(p, &x, sizeof x)
 
 // To the nearest, ties to even; NaN stays NaN.
 static inline vhalf round_to_bf16(vfloat x) {
+#if defined(__AVX512BF16__)
+    const __m256bh rounded = _mm512_cvtneps_pbh((__m512)x);
+    vhalf half;
+    __builtin_memcpy(&half, &rounded, sizeof half);
+    return half;
+#else
     const vuint bits = (vuint)x;
     const vuint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return __builtin_convertvector((x == x) ? rounded : (bits >> 16) | 0x40u, vhalf);
+#endif
 }
 
 static inline void store(bf16* p, vfloat x) {
@@ -78,6 +89,18 @@ inline vfloat rounded_to<float>(vfloat x) {
 template <>
 inline vfloat rounded_to<bf16>(vfloat x) {
     return (vfloat)(__builtin_convertvector(round_to_bf16(x), vuint) << 16);
+}
+
+// Stores x and returns what was stored.
+static inline vfloat store_rounded(float* p, vfloat x) {
+    store(p, x);
+    return x;
+}
+
+static inline vfloat store_rounded(bf16* p, vfloat x) {
+    const vhalf rounded = round_to_bf16(x);
+    __builtin_memcpy(p, &rounded, sizeof rounded);
+    return (vfloat)(__builtin_convertvector(rounded, vuint) << 16);
 }
 
 // The first `count` < kLanes elements; the other lanes are zero.
