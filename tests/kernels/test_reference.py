@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-import octavo_kernels as kernels
 from octavo_kernels import AttentionBatch, KVCache
+from octavo_kernels import reference as kernels
 
 CPU = torch.device("cpu")
 
@@ -148,7 +148,7 @@ def test_write_and_copy_blocks() -> None:
 def test_bytes_per_block_is_what_is_allocated() -> None:
     cache = kernels.allocate_kv_cache(5, 16, 3, 64, torch.bfloat16, CPU)
     allocated = cache.keys.nbytes + cache.values.nbytes
-    assert allocated == 5 * kernels.kv_bytes_per_block(16, 3, 64, torch.bfloat16)
+    assert allocated == 5 * kernels.kv_bytes_per_block(16, 3, 64, torch.bfloat16, CPU)
 
 
 def test_norms() -> None:

@@ -18,7 +18,7 @@ from octavo.execution.threads import default_num_threads
 from octavo.model.loading import load_decoder, load_spec, resolve_dtype, resolve_model
 from octavo.model.spec import DecoderSpec
 from octavo.sampling.sampler import Sampler
-from octavo_kernels import allocate_kv_cache, kv_bytes_per_block
+from octavo_kernels import allocate_kv_cache, kv_bytes_per_block, missing_cpu_kernels
 
 logger = logging.getLogger("octavo.execution")
 
@@ -80,6 +80,9 @@ def build_executor(config: EngineConfig) -> Executor:
     device = _device(config.device)
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or default_num_threads())
+        missing = missing_cpu_kernels()
+        if missing is not None:
+            logger.warning("running the slow reference kernels, as the native ones are not there: %s", missing)
     dtype = resolve_dtype(config.dtype, spec, device)
     max_model_len = _max_model_len(config, spec)
     decoder = load_decoder(
@@ -139,7 +142,7 @@ def _max_model_len(config: EngineConfig, spec: DecoderSpec) -> int:
 def _kv_size(
     config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, max_model_len: int
 ) -> KVSize:
-    per_layer = kv_bytes_per_block(config.block_size, spec.num_kv_heads, spec.head_dim, dtype)
+    per_layer = kv_bytes_per_block(config.block_size, spec.num_kv_heads, spec.head_dim, dtype, device)
     if config.kv_cache_memory_bytes is not None:
         budget, knob = config.kv_cache_memory_bytes, "kv_cache_memory_bytes"
     elif device.type == "cuda":

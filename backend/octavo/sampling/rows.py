@@ -6,14 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import octavo_kernels as kernels
+
 
 def argmax(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The first of each row's largest values and its column: float32 [R], int64 [R]. A NaN counts as largest."""
-    if matrix.device.type == "cpu":
-        columns = torch.from_numpy(matrix.numpy().argmax(axis=-1))
-        return matrix.gather(1, columns[:, None])[:, 0], columns
-    values, columns = matrix.max(dim=-1)
-    return values, columns
+    return kernels.argmax(matrix)
 
 
 def largest(matrix: Tensor, count: int) -> Tensor:

@@ -40,15 +40,17 @@ class Attention:
         query, key, value = (
             part.view(part.shape[0], -1, self._head_dim) for part in torch.split(self.qkv(x), self._sizes, dim=-1)
         )
-        kernels.rotary_embedding(
-            positions,
+        kernels.rotary_and_write_kv(
             query,
             key,
+            value,
+            positions,
             cos_sin,
+            cache,
+            batch.slot_mapping,
             rotary_dim=self._rope.rotary_dim,
             interleaved=self._rope.interleaved,
         )
-        kernels.write_kv(key, value, cache, batch.slot_mapping)
         mixed = kernels.paged_attention(query, cache, batch, scale=self._scale, sliding_window=self._window)
         return self.output(mixed.flatten(1))
 
