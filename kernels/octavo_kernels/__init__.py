@@ -9,6 +9,7 @@ from __future__ import annotations
 from octavo_kernels.batch import AttentionBatch
 from octavo_kernels.cpu.isa import SELECTION, Isa
 from octavo_kernels.kv_cache import KVCache
+from octavo_kernels.packed_weight import PackedWeight, pack_weight
 
 if SELECTION.native is not None:
     from octavo_kernels.cpu.ops import (
@@ -45,6 +46,7 @@ __all__ = [
     "AttentionBatch",
     "Isa",
     "KVCache",
+    "PackedWeight",
     "allocate_kv_cache",
     "argmax",
     "copy_blocks",
@@ -53,6 +55,7 @@ __all__ = [
     "gelu_and_mul",
     "kv_bytes_per_block",
     "missing_cpu_kernels",
+    "pack_weight",
     "paged_attention",
     "rms_norm",
     "rotary_and_write_kv",

@@ -61,7 +61,9 @@ def paged_logits(decoder: Decoder, sequences: list[list[int]], chunk: int, block
     for row, (start, count) in enumerate(zip([sum(counts[:i]) for i in range(len(counts))], counts, strict=True)):
         tables[row, :count] = order[start : start + count].int()
     caches = [
-        kernels.allocate_kv_cache(sum(counts), block_size, spec.num_kv_heads, spec.head_dim, torch.float32, CPU)
+        kernels.allocate_kv_cache(
+            sum(counts), block_size, spec.num_kv_heads, spec.head_dim, decoder.final_norm.weight.dtype, CPU
+        )
         for _ in range(spec.num_layers)
     ]
     found: list[list[torch.Tensor]] = [[] for _ in sequences]

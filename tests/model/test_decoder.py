@@ -73,3 +73,20 @@ def test_weight_bytes_count_a_tied_embedding_once(tmp_path: Path) -> None:
     parameters = {id(parameter): parameter.numel() for parameter in model.parameters()}
     assert load(tmp_path).weight_bytes == 4 * sum(parameters.values())
     assert load(tmp_path, torch.bfloat16).weight_bytes == 2 * sum(parameters.values())
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True}, {"attention_bias": True, "mlp_bias": True}])
+def test_packed_weights_change_no_more_than_rounding(changes: dict[str, Any], tmp_path: Path) -> None:
+    """bfloat16, where a CPU with tiles uses packed weights, against the same weights in float32."""
+    torch.manual_seed(4)
+    model = save_llama(tmp_path, initializer_range=0.08, **changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16().float())
+    tokens = torch.randint(0, 97, (60,)).tolist()
+    with torch.inference_mode():
+        want = model(torch.tensor([tokens])).logits[0]
+    for chunk in (60, 1):
+        got = paged_logits(load(tmp_path, torch.bfloat16), [tokens], chunk)[0]
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, want, atol=0.05 * float(want.abs().max()), rtol=0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from octavo.model.layers.attention import Attention
+from octavo.model.layers.embedding import Embedding, TiedEmbedding
 from octavo.model.layers.linear import Linear
 from octavo.model.layers.mlp import GatedMLP
 from octavo.model.layers.norm import RMSNorm
@@ -22,6 +22,10 @@ class DecoderLayer:
         self.attention = Attention(spec, layer, dtype=dtype, device=device)
         self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
         self.mlp = GatedMLP(spec, dtype=dtype, device=device)
+
+    def pack(self) -> None:
+        self.attention.pack()
+        self.mlp.pack()
 
     def slots(self) -> dict[str, torch.Tensor]:
         return {
@@ -41,20 +45,26 @@ class Decoder:
 
     def __init__(self, spec: DecoderSpec, *, dtype: torch.dtype, device: torch.device, num_positions: int) -> None:
         self.spec = spec
-        self.embedding = torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device)
         self.layers = [DecoderLayer(spec, layer, dtype=dtype, device=device) for layer in range(spec.num_layers)]
         self.final_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype=dtype, device=device)
-        self.head = (
-            None
-            if spec.tie_word_embeddings
-            else Linear(spec.hidden_size, (spec.vocab_size,), bias=False, dtype=dtype, device=device)
-        )
+        self.embedding: Embedding | TiedEmbedding
+        self.head: Linear
+        if spec.tie_word_embeddings:
+            tied = TiedEmbedding(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device)
+            self.embedding, self.head = tied, tied
+        else:
+            self.embedding = Embedding(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device)
+            self.head = Linear(spec.hidden_size, (spec.vocab_size,), bias=False, dtype=dtype, device=device)
         self.cos_sin = cos_sin_cache(spec.rope, num_positions, device)
-
-    @property
-    def weight_bytes(self) -> int:
+        self.weight_bytes = sum(slot.numel() * slot.element_size() for slot in self.slots().values())
         """Bytes of all weights, a tied one counted once: what a decode step reads."""
-        return sum(slot.numel() * slot.element_size() for slot in self.slots().values())
+
+    def pack(self) -> None:
+        """Lets every layer bring its weights into the order its products read, one at a time. Call once they are
+        loaded; `slots` is of no use afterwards."""
+        self.head.pack()
+        for layer in self.layers:
+            layer.pack()
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_caches: list[KVCache]
@@ -68,7 +78,7 @@ class Decoder:
         Returns:
             [T, hidden], after the final norm.
         """
-        residual = F.embedding(token_ids, self.embedding)
+        residual = self.embedding.lookup(token_ids)
         normed = None
         for layer, cache in zip(self.layers, kv_caches, strict=True):
             if normed is None:
@@ -83,13 +93,12 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> float32 [R, vocab]."""
-        product = F.linear(hidden, self.embedding) if self.head is None else self.head(hidden)
-        return product.float()
+        return self.head.float32(hidden)
 
     def slots(self) -> dict[str, torch.Tensor]:
         """Every weight's place, by our names; a projection's is a part of the fused weight it belongs to."""
-        found = {"embedding.weight": self.embedding, "final_norm.weight": self.final_norm.weight}
-        if self.head is not None:
+        found = {**self.embedding.slots(("embedding",)), "final_norm.weight": self.final_norm.weight}
+        if self.head is not self.embedding:
             found |= self.head.slots(("head",))
         for index, layer in enumerate(self.layers):
             found |= {f"layers.{index}.{name}": tensor for name, tensor in layer.slots().items()}

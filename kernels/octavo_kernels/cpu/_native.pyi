@@ -74,3 +74,19 @@ def paged_attention(
     alibi_slopes: int,
     /,
 ) -> None: ...
+def packed_size(outputs: int, inputs: int, /) -> int: ...
+def pack_weight(data: int, outputs: int, inputs: int, weight: int, row_stride: int, gated: bool, /) -> None: ...
+def unpack_rows(data: int, outputs: int, inputs: int, ids: int, count: int, out: int, /) -> None: ...
+def multiply(
+    data: int,
+    outputs: int,
+    inputs: int,
+    x: int,
+    x_stride: int,
+    rows: int,
+    out: int,
+    out_stride: int,
+    bias: int,
+    epilogue: int,
+    /,
+) -> None: ...

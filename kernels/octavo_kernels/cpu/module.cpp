@@ -3,6 +3,7 @@
 
 #include "attention.hpp"
 #include "elementwise.hpp"
+#include "gemm.hpp"
 #include "isa.hpp"
 
 namespace py = pybind11;
@@ -59,6 +60,27 @@ void paged_attention(const octavo::Cache& cache, Address query, Address out, int
                              sequences, heads, scale, window, soft_cap, at<float>(alibi_slopes)});
 }
 
+octavo::PackedWeight packed(Address data, int64_t outputs, int64_t inputs) {
+    return {at<octavo::bf16>(data), outputs, inputs};
+}
+
+void pack_weight(Address data, int64_t outputs, int64_t inputs, Address weight, int64_t row_stride, bool gated) {
+    octavo::pack_weight(packed(data, outputs, inputs), at<octavo::bf16>(weight), row_stride, gated);
+}
+
+void unpack_rows(Address data, int64_t outputs, int64_t inputs, Address ids, int64_t count, Address out) {
+    octavo::unpack_rows(packed(data, outputs, inputs), at<int64_t>(ids), count, at<octavo::bf16>(out));
+}
+
+#if defined(OCTAVO_WITH_AMX)
+void multiply(Address data, int64_t outputs, int64_t inputs, Address x, int64_t x_stride, int64_t rows, Address out,
+              int64_t out_stride, Address bias, int epilogue) {
+    octavo::multiply_amx(packed(data, outputs, inputs),
+                         {at<octavo::bf16>(x), x_stride, rows, at<void>(out), out_stride, at<octavo::bf16>(bias),
+                          static_cast<octavo::Epilogue>(epilogue)});
+}
+#endif
+
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
@@ -74,4 +96,10 @@ PYBIND11_MODULE(_native, m) {
     m.def("argmax", &argmax);
     m.def("rotary_and_write", &rotary_and_write);
     m.def("paged_attention", &paged_attention, py::call_guard<py::gil_scoped_release>());
+    m.def("packed_size", &octavo::packed_size);
+    m.def("pack_weight", &pack_weight, py::call_guard<py::gil_scoped_release>());
+    m.def("unpack_rows", &unpack_rows);
+#if defined(OCTAVO_WITH_AMX)
+    m.def("multiply", &multiply, py::call_guard<py::gil_scoped_release>());
+#endif
 }

@@ -54,5 +54,9 @@ class Attention:
         mixed = kernels.paged_attention(query, cache, batch, scale=self._scale, sliding_window=self._window)
         return self.output(mixed.flatten(1))
 
+    def pack(self) -> None:
+        self.qkv.pack()
+        self.output.pack()
+
     def slots(self) -> dict[str, torch.Tensor]:
         return self.qkv.slots(("q", "k", "v")) | self.output.slots(("o",))

@@ -5,9 +5,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+import octavo_kernels as kernels
+from octavo_kernels import PackedWeight
+
 
 class Linear:
     """y = x W^T + b. Several projections of the same input share one weight: `sizes` are their rows.
+
+    Filled through `slots`, then `pack`ed, which frees the plain weight where a native product takes its place.
 
     Args:
         in_features: columns of the weight.
@@ -19,16 +24,37 @@ class Linear:
     ) -> None:
         self.sizes = sizes
         out_features = sum(sizes)
-        self.weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
+        self.weight: torch.Tensor | None = torch.empty(out_features, in_features, dtype=dtype, device=device)
         self.bias = torch.empty(out_features, dtype=dtype, device=device) if bias else None
+        self._packed: PackedWeight | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in_features] -> [T, sum(sizes)]."""
-        return F.linear(x, self.weight, self.bias)
+        if self._packed is not None:
+            return self._packed.multiply(x, self.bias)
+        return F.linear(x, self._plain(), self.bias)
+
+    def float32(self, x: torch.Tensor) -> torch.Tensor:
+        """The same in float32, not rounded on the way where the product is our own."""
+        if self._packed is not None:
+            return self._packed.multiply(x, self.bias, dtype=torch.float32)
+        return F.linear(x, self._plain(), self.bias).float()
+
+    def pack(self) -> None:
+        """Call once all weights are loaded; `slots` is of no use afterwards."""
+        self._packed = kernels.pack_weight(self._plain())
+        if self._packed is not None:
+            self.weight = None
 
     def slots(self, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
         """Where each projection's weight (and bias) is loaded, by name."""
-        found = dict(zip((f"{name}.weight" for name in names), torch.split(self.weight, list(self.sizes)), strict=True))
+        parts = torch.split(self._plain(), list(self.sizes))
+        found = dict(zip((f"{name}.weight" for name in names), parts, strict=True))
         if self.bias is not None:
             found |= zip((f"{name}.bias" for name in names), torch.split(self.bias, list(self.sizes)), strict=True)
         return found
+
+    def _plain(self) -> torch.Tensor:
+        if self.weight is None:
+            raise RuntimeError("the weight has been packed")
+        return self.weight

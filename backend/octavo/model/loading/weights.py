@@ -35,7 +35,7 @@ def load_decoder(
     progress: bool = True,
     num_positions: int | None = None,
 ) -> Decoder:
-    """Builds the decoder and loads its weights, converted to `dtype`.
+    """Builds the decoder, loads its weights, converted to `dtype`, and packs them.
 
     Args:
         quantization: `auto` would keep low-bit weights where there is a kernel for them; there is none yet, so they are
@@ -66,6 +66,8 @@ def load_decoder(
             _fill(slot, checkpoint, names[name], bar)
             if family.gguf_permuted and source.kind == "gguf":
                 _unpermute(name, slot, spec)
+    slots.clear()
+    decoder.pack()
     return decoder
 
 
