@@ -58,8 +58,8 @@ test: lint types contracts unit
 
 test-sanitize: $(VENV)/.octavo-test
 	$(BIN)/python hatch_build.py --sanitize=address,undefined
-	LD_PRELOAD="$$($(CXX_USED) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	  $(BIN)/pytest tests/kernels/test_cpu.py $(ARGS); status=$$?; $(BIN)/python hatch_build.py && exit $$status
+	LD_PRELOAD="$$($(CXX_USED) -print-file-name=libasan.so) $$($(CXX_USED) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/pytest tests/kernels/test_cpu.py tests/kernels/test_packed_weight.py $(ARGS); status=$$?; $(BIN)/python hatch_build.py && exit $$status
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
