@@ -37,13 +37,16 @@ def step(rows: int, plain: list[torch.Tensor], packed: list[PackedWeight]) -> tu
     inputs = {size: torch.randn(rows, size).bfloat16() for size in (HIDDEN, INNER)}
     few = inputs[HIDDEN][:HEAD_ROWS]
 
+    outputs = {size: torch.empty(rows, size).bfloat16() for size in (HIDDEN, INNER, QKV)}
+    logits = torch.empty(len(few), VOCABULARY)
+
     def ours() -> None:
         for weight in packed[:-1]:
             if weight.gated:
-                weight.multiply_gated(inputs[weight.inputs], "silu")
+                weight.multiply_gated(inputs[weight.inputs], "silu", outputs[INNER])
             else:
-                weight.multiply(inputs[weight.inputs])
-        packed[-1].multiply(few, dtype=torch.float32)
+                weight.multiply(inputs[weight.inputs], outputs[weight.outputs])
+        packed[-1].multiply(few, logits)
 
     def theirs() -> None:
         for weight in plain[:-1]:

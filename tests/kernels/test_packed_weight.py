@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from octavo_kernels import Isa, PackedWeight, cpu_isa, pack_weight, set_cpu_isa
+from octavo_kernels.packed_weight import GatedActivation
 
 pytestmark = pytest.mark.skipif(cpu_isa() is not Isa.AMX, reason="packed products need a CPU with AMX")
 
@@ -24,10 +25,27 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def packed(weight: torch.Tensor, *, gated: bool = False) -> PackedWeight:
-    found = pack_weight(weight, gated=gated)
+def packed(weight: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False) -> PackedWeight:
+    found = pack_weight(weight, bias, gated=gated)
     assert found is not None
     return found
+
+
+def multiply(layer: PackedWeight, x: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """The product in a buffer that was poisoned, inside a wider one that must stay as it is."""
+    room = torch.full((len(x), layer.outputs + 3), float("nan"), dtype=dtype)
+    layer.multiply(x, room[:, 1:-2])
+    assert room[:, 0].isnan().all()
+    assert room[:, -2:].isnan().all()
+    return room[:, 1:-2]
+
+
+def multiply_gated(layer: PackedWeight, x: torch.Tensor, activation: GatedActivation) -> torch.Tensor:
+    room = torch.full((len(x), layer.outputs // 2 + 3), float("nan"), dtype=torch.bfloat16)
+    layer.multiply_gated(x, activation, room[:, 1:-2])
+    assert room[:, 0].isnan().all()
+    assert room[:, -2:].isnan().all()
+    return room[:, 1:-2]
 
 
 def case(rows: int, outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -40,28 +58,27 @@ def case(rows: int, outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tens
 @pytest.mark.parametrize("rows", ROWS)
 def test_product(rows: int, outputs: int, inputs: int, threads: int) -> None:
     weight, x, bias = case(rows, outputs, inputs)
-    layer = packed(weight)
     want = x.double() @ weight.double().T
     for given in (None, bias):
+        layer = packed(weight, given)
         exact = want if given is None else want + given.double()
-        wide = layer.multiply(x, given, dtype=torch.float32)
+        wide = multiply(layer, x, torch.float32)
         torch.testing.assert_close(wide.double(), exact, atol=1e-4 * inputs**0.5, rtol=1e-5)
-        assert torch.equal(layer.multiply(x, given), wide.bfloat16())
+        assert torch.equal(multiply(layer, x), wide.bfloat16())
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [shape for shape in SHAPES if shape[0] % 2 == 0])
 @pytest.mark.parametrize("rows", ROWS)
 def test_gated_product(rows: int, outputs: int, inputs: int, threads: int) -> None:
     weight, x, bias = case(rows, outputs, inputs)
-    layer = packed(weight, gated=True)
-    activations: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    activations: dict[GatedActivation, Callable[[torch.Tensor], torch.Tensor]] = {
         "silu": F.silu,
         "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
     }
     for name, activation in activations.items():
         for given in (None, bias):
             gate, up = (x.double() @ weight.double().T + (0 if given is None else given.double())).chunk(2, -1)
-            got = layer.multiply_gated(x, name, given)  # type: ignore[arg-type]  # a key of the dict
+            got = multiply_gated(packed(weight, given, gated=True), x, name)
             torch.testing.assert_close(got.double(), activation(gate) * up, atol=2e-2, rtol=1e-2)
 
 
@@ -69,7 +86,7 @@ def test_gates_far_from_zero() -> None:
     """The exponential saturates there; it must give 0 and the identity, not NaN."""
     weight = torch.cat((torch.eye(32) * 200, torch.eye(32))).bfloat16()
     x = torch.tensor([[-1.0, 1.0, 0.0, -0.4] * 8]).bfloat16()
-    got = packed(weight, gated=True).multiply_gated(x, "silu")
+    got = multiply_gated(packed(weight, gated=True), x, "silu")
     torch.testing.assert_close(got.float(), F.silu(x.float() * 200) * x.float(), atol=1e-6, rtol=1e-2)
 
 
@@ -78,8 +95,8 @@ def test_rows_that_lie_apart() -> None:
     layer = packed(weight)
     wide = torch.full((40, 200), float("nan"), dtype=torch.bfloat16)
     wide[:, 7 : 7 + 96] = x
-    assert torch.equal(layer.multiply(wide[:, 7 : 7 + 96]), layer.multiply(x))
-    assert torch.equal(layer.multiply(x.T.contiguous().T), layer.multiply(x))
+    assert torch.equal(multiply(layer, wide[:, 7 : 7 + 96]), multiply(layer, x))
+    assert torch.equal(multiply(layer, x.T.contiguous().T), multiply(layer, x))
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
@@ -98,7 +115,7 @@ def test_a_part_of_a_larger_weight() -> None:
     weight, x, _ = case(5, 64, 96)
     wide = torch.zeros(64, 300, dtype=torch.bfloat16)
     wide[:, 100:196] = weight
-    assert torch.equal(packed(wide[:, 100:196]).multiply(x), packed(weight).multiply(x))
+    assert torch.equal(multiply(packed(wide[:, 100:196]), x), multiply(packed(weight), x))
 
 
 def test_runs_and_threads_agree_to_the_bit() -> None:
@@ -109,7 +126,7 @@ def test_runs_and_threads_agree_to_the_bit() -> None:
     results = []
     for threads in (1, 2, 3, 2, 2, 2):
         torch.set_num_threads(threads)
-        results.append(layer.multiply(x))
+        results.append(multiply(layer, x))
     torch.set_num_threads(before)
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -117,9 +134,9 @@ def test_runs_and_threads_agree_to_the_bit() -> None:
 def test_a_row_is_the_same_alone_and_in_a_batch() -> None:
     weight, x, _ = case(100, 576, 576)
     layer = packed(weight)
-    whole = layer.multiply(x, dtype=torch.float32)
+    whole = multiply(layer, x, torch.float32)
     for rows in (slice(0, 1), slice(40, 57), slice(99, 100)):
-        assert torch.equal(layer.multiply(x[rows], dtype=torch.float32), whole[rows])
+        assert torch.equal(multiply(layer, x[rows], torch.float32), whole[rows])
 
 
 def test_what_it_does_not_take() -> None:
@@ -128,13 +145,20 @@ def test_what_it_does_not_take() -> None:
     assert pack_weight(weight.float()) is None
     for bad in (x.float(), x[:, :95], x[0]):
         with pytest.raises(ValueError, match="x must be bfloat16"):
-            layer.multiply(bad)
-    with pytest.raises(ValueError, match="bias must be bfloat16"):
-        layer.multiply(x, bias[:63])
+            multiply(layer, bad)
+    for out in (torch.empty(2, 64), torch.empty(3, 63), torch.empty(3, 64).half(), torch.empty(64, 3).T):
+        with pytest.raises(ValueError, match="out must be"):
+            layer.multiply(x, out)
+    with pytest.raises(ValueError, match="out must be"):
+        packed(weight, gated=True).multiply_gated(x, "silu", torch.empty(3, 32))
+    for wrong in (bias[:63], bias.float()):
+        with pytest.raises(ValueError, match=r"bias must be torch.bfloat16 \[64\]"):
+            pack_weight(weight, wrong)
+    out = torch.empty(3, 64).bfloat16()
     with pytest.raises(ValueError, match="multiply_gated"):
-        packed(weight, gated=True).multiply(x)
+        packed(weight, gated=True).multiply(x, out)
     with pytest.raises(ValueError, match="not packed as gated"):
-        layer.multiply_gated(x, "silu")
+        layer.multiply_gated(x, "silu", out)
     with pytest.raises(ValueError, match="no rows"):
         packed(weight, gated=True).rows(torch.tensor([0]))
 

@@ -10,6 +10,7 @@ from octavo.model.layers.linear import Linear
 from octavo.model.layers.mlp import GatedMLP
 from octavo.model.layers.norm import RMSNorm
 from octavo.model.layers.rotary import cos_sin_cache
+from octavo.model.layers.workspace import Workspace
 from octavo.model.spec import DecoderSpec
 from octavo_kernels import AttentionBatch, KVCache
 
@@ -79,17 +80,15 @@ class Decoder:
             [T, hidden], after the final norm.
         """
         residual = self.embedding.lookup(token_ids)
-        normed = None
+        space = Workspace(self.spec, residual.shape[0], residual.dtype, residual.device)
+        space.update.zero_()
         for layer, cache in zip(self.layers, kv_caches, strict=True):
-            if normed is None:
-                normed = layer.attention_norm(residual)
-            else:
-                normed = layer.attention_norm.add_and_norm(normed, residual)
-            attended = layer.attention(normed, positions, self.cos_sin, batch, cache)
-            normed = layer.mlp(layer.mlp_norm.add_and_norm(attended, residual))
-        if normed is None:
-            return self.final_norm(residual)
-        return self.final_norm.add_and_norm(normed, residual)
+            layer.attention_norm.add_and_norm(space.update, residual, space.normed)
+            layer.attention(space, positions, self.cos_sin, batch, cache)
+            layer.mlp_norm.add_and_norm(space.update, residual, space.normed)
+            layer.mlp(space)
+        self.final_norm.add_and_norm(space.update, residual, space.normed)
+        return space.normed
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> float32 [R, vocab]."""

@@ -25,17 +25,20 @@ class GatedLinear(Linear):
         super().__init__(in_features, (size, size), bias=bias, dtype=dtype, device=device)
         self._activation: Activation = activation
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, in_features] -> [T, size]."""
+    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """[T, in_features] -> out [T, size]."""
         if self._packed is not None and self._activation != "gelu":
-            return self._packed.multiply_gated(x, self._activation, self.bias)
-        both = super().__call__(x)
+            self._packed.multiply_gated(x, self._activation, out)
+            return
+        both = out.new_empty((x.shape[0], sum(self.sizes)))
+        super().__call__(x, both)
         if self._activation == "silu":
-            return kernels.silu_and_mul(both)
-        return kernels.gelu_and_mul(both, approximate="tanh" if self._activation == "gelu_tanh" else "none")
+            kernels.silu_and_mul(both, out)
+        else:
+            kernels.gelu_and_mul(both, out, approximate="tanh" if self._activation == "gelu_tanh" else "none")
 
     def pack(self) -> None:
         # The error function has no place in the product's epilogue; its gate is applied afterwards.
-        self._packed = kernels.pack_weight(self._plain(), gated=self._activation != "gelu")
+        self._packed = kernels.pack_weight(self._plain(), self.bias, gated=self._activation != "gelu")
         if self._packed is not None:
             self.weight = None

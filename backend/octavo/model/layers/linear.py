@@ -28,21 +28,26 @@ class Linear:
         self.bias = torch.empty(out_features, dtype=dtype, device=device) if bias else None
         self._packed: PackedWeight | None = None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, in_features] -> [T, sum(sizes)]."""
+    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """[T, in_features] -> out [T, sum(sizes)]."""
         if self._packed is not None:
-            return self._packed.multiply(x, self.bias)
-        return F.linear(x, self._plain(), self.bias)
+            self._packed.multiply(x, out)
+        elif self.bias is None:
+            torch.mm(x, self._plain().t(), out=out)
+        else:
+            torch.addmm(self.bias, x, self._plain().t(), out=out)
 
     def float32(self, x: torch.Tensor) -> torch.Tensor:
         """The same in float32, not rounded on the way where the product is our own."""
         if self._packed is not None:
-            return self._packed.multiply(x, self.bias, dtype=torch.float32)
+            out = torch.empty((x.shape[0], sum(self.sizes)), dtype=torch.float32)
+            self._packed.multiply(x, out)
+            return out
         return F.linear(x, self._plain(), self.bias).float()
 
     def pack(self) -> None:
         """Call once all weights are loaded; `slots` is of no use afterwards."""
-        self._packed = kernels.pack_weight(self._plain())
+        self._packed = kernels.pack_weight(self._plain(), self.bias)
         if self._packed is not None:
             self.weight = None
 

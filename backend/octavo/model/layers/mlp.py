@@ -6,6 +6,7 @@ import torch
 
 from octavo.model.layers.gated_linear import GatedLinear
 from octavo.model.layers.linear import Linear
+from octavo.model.layers.workspace import Workspace
 from octavo.model.spec import DecoderSpec
 
 
@@ -19,9 +20,10 @@ class GatedMLP:
         )
         self._down = Linear(size, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype, device=device)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, hidden] -> [T, hidden]."""
-        return self._down(self._gate_up(x))
+    def __call__(self, space: Workspace) -> None:
+        """From `space.normed` to `space.update`."""
+        self._gate_up(space.normed, space.gated)
+        self._down(space.gated, space.update)
 
     def pack(self) -> None:
         self._gate_up.pack()

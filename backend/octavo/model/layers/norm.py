@@ -14,10 +14,10 @@ class RMSNorm:
         self._eps = eps
         self.weight = torch.empty(size, dtype=dtype, device=device)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, size] -> [T, size]."""
-        return kernels.rms_norm(x, self.weight, self._eps)
+    def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """[T, size] -> out [T, size]."""
+        kernels.rms_norm(x, self.weight, self._eps, out)
 
-    def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """Adds x to the residual in place; returns the residual's norm."""
-        return kernels.fused_add_rms_norm(x, residual, self.weight, self._eps)
+    def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor, out: torch.Tensor) -> None:
+        """Adds x to the residual in place; the residual's norm goes to out."""
+        kernels.fused_add_rms_norm(x, residual, self.weight, self._eps, out)
