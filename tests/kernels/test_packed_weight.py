@@ -82,6 +82,18 @@ def test_gated_product(rows: int, outputs: int, inputs: int, threads: int) -> No
             torch.testing.assert_close(got.double(), activation(gate) * up, atol=2e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("inputs", [4096, 4128, 6200, 11008])
+@pytest.mark.parametrize("rows", [100, 300])
+def test_many_rows_of_many_inputs(rows: int, inputs: int, threads: int) -> None:
+    """Rows too long for the cache are computed in chunks, whose sums wait in memory."""
+    weight, x, _ = case(rows, 130, inputs)
+    want = x.double() @ weight.double().T
+    torch.testing.assert_close(multiply(packed(weight), x, torch.float32).double(), want, atol=1e-2, rtol=1e-5)
+    gate, up = want.chunk(2, -1)
+    got = multiply_gated(packed(weight, gated=True), x, "silu")
+    torch.testing.assert_close(got.double(), F.silu(gate) * up, atol=2e-2, rtol=1e-2)
+
+
 def test_gates_far_from_zero() -> None:
     """The exponential saturates there; it must give 0 and the identity, not NaN."""
     weight = torch.cat((torch.eye(32) * 200, torch.eye(32))).bfloat16()
@@ -102,13 +114,16 @@ def test_rows_that_lie_apart() -> None:
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_lookup(outputs: int, inputs: int) -> None:
     weight, _, _ = case(1, outputs, inputs)
-    ids = torch.randint(0, outputs, (50,))
+    ids = torch.randint(0, outputs, (150,))
     assert torch.equal(packed(weight).rows(ids), weight[ids])
     assert packed(weight).rows(ids[:0]).shape == (0, inputs)
     with pytest.raises(IndexError, match=str(outputs)):
         packed(weight).rows(torch.tensor([outputs]))
     with pytest.raises(IndexError, match="-1"):
         packed(weight).rows(torch.tensor([-1]))
+    for wrong in (ids.int(), ids.view(15, 10)):
+        with pytest.raises(ValueError, match="ids must be int64"):
+            packed(weight).rows(wrong)
 
 
 def test_a_part_of_a_larger_weight() -> None:
@@ -143,6 +158,8 @@ def test_what_it_does_not_take() -> None:
     weight, x, bias = case(3, 64, 96)
     layer = packed(weight)
     assert pack_weight(weight.float()) is None
+    assert pack_weight(weight[:, :0]) is None
+    assert pack_weight(weight[:0]) is None
     for bad in (x.float(), x[:, :95], x[0]):
         with pytest.raises(ValueError, match="x must be bfloat16"):
             multiply(layer, bad)

@@ -17,7 +17,8 @@ using namespace tiles;
 
 constexpr int kTile = 16 * 32;                // bfloat16 in a tile
 constexpr int kTileRows = 16;
-constexpr int64_t kBlockElements = 192 * 1024;  // of x, in bfloat16: what stays in the second-level cache beside a panel
+constexpr int64_t kBlockElements = 512 * 1024;  // of x, in bfloat16: what stays in the second-level cache beside a panel
+constexpr int64_t kBlockTiles = 8;            // row tiles for which reading a panel once more is worth its time
 constexpr int kPrefetch = 8 * 1024;           // elements ahead of the tile being read
 constexpr int64_t kManyRows = 64;             // from here on the weight is read from caches, and prefetching is in the way
 constexpr int64_t kSmallWork = 64 * 1024;     // multiplications up to which one thread is quicker
@@ -162,14 +163,24 @@ class Finish {
     __m512 left_bias_, right_bias_;
 };
 
+// Sums of R row tiles over `steps` steps of a panel; if `resume`, on top of what `sums` holds.
 template <Epilogue E, int R, bool Many>
-void block(const bf16* x, int64_t next_tile, const bf16* panel, int64_t steps, float* sums, Finish<E>& previous,
-           int64_t rows_per_step) {
-    tile_zero<0>();
-    tile_zero<1>();
-    if constexpr (R == 2) {
-        tile_zero<2>();
-        tile_zero<3>();
+void block(const bf16* x, int64_t next_tile, const bf16* panel, int64_t steps, float* sums, bool resume,
+           Finish<E>& previous, int64_t rows_per_step) {
+    if (resume) {
+        tile_load<0>(sums, 128);
+        tile_load<1>(sums + 16, 128);
+        if constexpr (R == 2) {
+            tile_load<2>(sums + 16 * 32, 128);
+            tile_load<3>(sums + 16 * 32 + 16, 128);
+        }
+    } else {
+        tile_zero<0>();
+        tile_zero<1>();
+        if constexpr (R == 2) {
+            tile_zero<2>();
+            tile_zero<3>();
+        }
     }
     for (int64_t step = 0; step < steps; step++) {
         if constexpr (!Many) {
@@ -198,30 +209,46 @@ void block(const bf16* x, int64_t next_tile, const bf16* panel, int64_t steps, f
     }
 }
 
+// Blocks of rows whose x stays in the second-level cache. Where whole rows of x are too long for that, a block is computed
+// in chunks of the inputs, and its sums wait in memory; otherwise each panel would be read again for every few rows.
 template <Epilogue E, bool Many>
 void run_panels(const PackedWeight& w, const Product& p, const bf16* x, int64_t first_panel, int64_t last_panel) {
-    alignas(64) float sums[2][32 * 32];
     const int64_t steps = w.steps(), tile_size = steps * kTile;
     const int64_t row_tiles = (p.rows + kTileRows - 1) / kTileRows;
-    const int64_t wanted = kBlockElements / tile_size / 2 * 2;
-    const int64_t block_tiles = wanted < 2 ? 2 : wanted;
-    const int64_t rows_per_step = (31 + steps) / steps;
+    const int64_t fitting = kBlockElements / tile_size / 2 * 2;
+    const bool whole = !Many || fitting >= kBlockTiles;
+    const int64_t block_tiles = !Many ? row_tiles : whole ? fitting : kBlockTiles;
+    const int64_t chunk = whole ? steps : kBlockElements / kBlockTiles / kTile;
+    const int64_t pairs = (block_tiles + 1) / 2;
+    thread_local Scratch waiting;
+    alignas(64) float turns[2][32 * 32];
+    float* sums = whole ? nullptr : reinterpret_cast<float*>(waiting.at_least((last_panel - first_panel) * pairs * 2048));
+    const int64_t rows_per_step = (31 + chunk) / chunk;
     Finish<E> previous;
     int turn = 0;
     for (int64_t begin = 0; begin < row_tiles; begin += block_tiles) {
         const int64_t end = begin + block_tiles < row_tiles ? begin + block_tiles : row_tiles;
-        for (int64_t panel = first_panel; panel < last_panel; panel++) {
-            const bf16* data = w.data + panel * w.panel_size();
-            for (int64_t tile = begin; tile < end; tile += 2) {
-                const bool two = tile + 1 < end;
-                const int64_t row = tile * kTileRows, most = two ? 2 * kTileRows : kTileRows;
-                if (two) block<E, 2, Many>(x + tile * tile_size, tile_size, data, steps, sums[turn], previous, rows_per_step);
-                else block<E, 1, Many>(x + tile * tile_size, tile_size, data, steps, sums[turn], previous, rows_per_step);
-                previous = Finish<E>(w, p, sums[turn], row, p.rows - row < most ? p.rows - row : most, panel);
-                if constexpr (!Many) previous.complete();
-                turn = 1 - turn;
+        for (int64_t from = 0; from < steps; from += chunk) {
+            const int64_t count = from + chunk < steps ? chunk : steps - from;
+            for (int64_t panel = first_panel; panel < last_panel; panel++) {
+                const bf16* data = w.data + panel * w.panel_size() + from * 2 * kTile;
+                for (int64_t tile = begin; tile < end; tile += 2) {
+                    const bool two = tile + 1 < end;
+                    const bf16* at = x + tile * tile_size + from * kTile;
+                    float* place =
+                        whole ? turns[turn] : sums + ((panel - first_panel) * pairs + (tile - begin) / 2) * 1024;
+                    if (two) block<E, 2, Many>(at, tile_size, data, count, place, from > 0, previous, rows_per_step);
+                    else block<E, 1, Many>(at, tile_size, data, count, place, from > 0, previous, rows_per_step);
+                    if (from + count < steps) continue;
+                    const int64_t row = tile * kTileRows, most = two ? 2 * kTileRows : kTileRows;
+                    previous = Finish<E>(w, p, place, row, p.rows - row < most ? p.rows - row : most, panel);
+                    if constexpr (!Many) previous.complete();
+                    turn = 1 - turn;
+                }
             }
         }
+        // The next block's sums may lie where these do.
+        if (!whole) previous.complete();
     }
     previous.complete();
 }

@@ -98,7 +98,7 @@ PYBIND11_MODULE(_native, m) {
     m.def("paged_attention", &paged_attention, py::call_guard<py::gil_scoped_release>());
     m.def("packed_size", &octavo::packed_size);
     m.def("pack_weight", &pack_weight, py::call_guard<py::gil_scoped_release>());
-    m.def("unpack_rows", &unpack_rows);
+    m.def("unpack_rows", &unpack_rows, py::call_guard<py::gil_scoped_release>());
 #if defined(OCTAVO_WITH_AMX)
     m.def("multiply", &multiply, py::call_guard<py::gil_scoped_release>());
 #endif
