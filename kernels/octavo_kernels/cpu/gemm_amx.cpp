@@ -115,8 +115,8 @@ inline __mmask16 lanes(int64_t count) { return count >= 16 ? __mmask16(0xffff) :
 
 constexpr bool is_gated(Epilogue e) { return e == Epilogue::silu || e == Epilogue::gelu_tanh; }
 
-// Up to 32 rows of 32 sums on their way to where they belong. With many rows they go while the next block's products run:
-// the tiles' unit leaves the vector units idle, and the other way round.
+// Up to 32 rows of 32 sums on their way to where they belong. They go while the next block's products run: the tiles' unit
+// and the memory it waits for leave the vector units idle.
 template <Epilogue E>
 class Finish {
   public:
@@ -198,9 +198,9 @@ void block(const bf16* x, int64_t next_tile, const bf16* panel, int64_t steps, f
             tile_product<2, 5, 6>();
             tile_product<3, 5, 7>();
         }
-        if constexpr (Many) previous.advance(rows_per_step);
+        previous.advance(rows_per_step);
     }
-    if constexpr (Many) previous.complete();
+    previous.complete();
     tile_store<0>(sums, 128);
     tile_store<1>(sums + 16, 128);
     if constexpr (R == 2) {
@@ -242,7 +242,6 @@ void run_panels(const PackedWeight& w, const Product& p, const bf16* x, int64_t 
                     if (from + count < steps) continue;
                     const int64_t row = tile * kTileRows, most = two ? 2 * kTileRows : kTileRows;
                     previous = Finish<E>(w, p, place, row, p.rows - row < most ? p.rows - row : most, panel);
-                    if constexpr (!Many) previous.complete();
                     turn = 1 - turn;
                 }
             }
