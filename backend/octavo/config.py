@@ -67,6 +67,9 @@ class EngineConfig(Knobs):
     gpu_memory_utilization: float = Field(
         0.9, gt=0, le=1, description="Share of the GPU's memory that octavo may take, weights included."
     )
+    max_restarts: int = Field(3, ge=0, description="Times a core that died is started again within restart_window.")
+    restart_window: float = Field(600.0, gt=0, description="Seconds after which a restart no longer counts.")
+    stall_timeout: float = Field(60.0, ge=0.1, description="Seconds after which a step that does not end is a stall.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log line shown.")
 
     @field_validator("served_model_name", mode="before")

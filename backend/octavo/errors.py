@@ -50,6 +50,10 @@ class EngineDeadError(OctavoError, RuntimeError):
     """The engine core is gone; the request in flight failed and new ones are refused."""
 
 
+class RequestCrashError(OctavoError, RuntimeError):
+    """The request ended the engine's core whenever it ran, and is not tried again. Others go on."""
+
+
 class EngineStoppedError(OctavoError, RuntimeError):
     """The engine is draining or has been shut down; it takes no new requests."""
 

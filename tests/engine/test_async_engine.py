@@ -146,7 +146,9 @@ async def test_request_id_in_use(engine: AsyncEngine) -> None:
     await stream.aclose()
 
 
-async def test_a_killed_core_fails_all_at_once_and_for_good(engine: AsyncEngine) -> None:
+async def test_a_killed_core_fails_all_at_once_and_for_good(tiny_model_path: Path) -> None:
+    engine = AsyncEngine(EngineConfig(model=str(tiny_model_path), max_restarts=0, **KNOBS))
+    await engine.start()
     tasks = [asyncio.create_task(collect(engine, "the fox", LONG)) for _ in range(4)]
     await asyncio.sleep(0.1)
     start = time.monotonic()
@@ -159,6 +161,7 @@ async def test_a_killed_core_fails_all_at_once_and_for_good(engine: AsyncEngine)
     with pytest.raises(EngineDeadError):
         await collect(engine, "the fox", LONG)
     assert engine.num_unfinished == 0
+    await engine.shutdown()
 
 
 async def test_drain_lets_streams_finish_and_takes_no_more(engine: AsyncEngine) -> None:

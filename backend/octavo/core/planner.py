@@ -63,7 +63,7 @@ class Planner:
             index = start // size
             if (index >= len(table) or counts[table[index]] > 1) and not self._prepare_write(draft, entry, start + 1):
                 continue
-            draft.rows[entry] = StepRow(slot, start, 1, sequence.num_sequences)
+            draft.rows[entry] = StepRow(slot, start, 1, sequence.num_sequences, request_id=sequence.request_id)
             draft.budget -= 1
         return prefills
 
@@ -158,7 +158,7 @@ class Planner:
             return
         draft.budget -= chunk
         end += chunk
-        row = draft.rows[entry] = StepRow(sequence.slot, start, end - start, 0)
+        row = draft.rows[entry] = StepRow(sequence.slot, start, end - start, 0, request_id=sequence.request_id)
         if end == sequence.num_tokens:
             row.num_samples = sequence.num_sequences
         last = sequence.num_prompt_tokens - 1

@@ -55,6 +55,8 @@ class StepRow:
     num_samples: int
     num_prompt_logprobs: int | None = None
     prompt_logprobs_start: int = 0
+    request_id: str = ""
+    """For reports alone."""
 
 
 @dataclass(slots=True)

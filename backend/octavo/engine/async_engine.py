@@ -11,15 +11,16 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo import errors
 from octavo.config import EngineConfig
 from octavo.core.request import SequenceOutput
-from octavo.engine.core_process import CoreProcess
+from octavo.engine.in_flight import InFlight
 from octavo.engine.intake import Intake, Prompt
 from octavo.engine.messages import Abort, CoreFailed, CoreMessage, CoreReady, RequestRejected, StepOutputs
 from octavo.engine.output import RequestAssembler
-from octavo.engine.stream import OutputStream
-from octavo.errors import EngineDeadError, EngineStoppedError, OctavoError, RequestError
+from octavo.engine.pulse import mark_of
+from octavo.engine.restarts import Suspicion
+from octavo.engine.supervisor import Supervisor
+from octavo.errors import EngineDeadError, EngineStoppedError, OctavoError, RequestCrashError, RequestError
 from octavo.model.loading.source import resolve_model
 from octavo.observe.metrics import EngineMetrics
 from octavo.outputs import RequestOutput
@@ -28,7 +29,7 @@ from octavo.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("octavo.engine")
 
-State = Literal["starting", "ready", "draining", "dead"]
+State = Literal["starting", "ready", "recovering", "draining", "dead"]
 
 # A prompt this long takes milliseconds to tokenise: off the event loop with it.
 _LONG_TEXT = 20_000
@@ -36,21 +37,10 @@ _LONG_TEXT = 20_000
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """`ready` alone means that requests are taken; `reason` says why not."""
+    """`reason` says why it is not `ready`. While it is `recovering`, requests are taken and wait."""
 
     state: State
     reason: str
-
-
-@dataclass(slots=True)
-class _Request:
-    """One request in flight, as the front knows it: enough to stream it, and to hand it to another core."""
-
-    assembler: RequestAssembler
-    stream: OutputStream
-    arrival_time: float
-    num_prompt_tokens: int
-    last_token_time: float | None = None
 
 
 class AsyncEngine:
@@ -66,12 +56,13 @@ class AsyncEngine:
         self.info: CoreReady | None = None
         self._state: State = "starting"
         self._reason = "the engine has not been started"
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, InFlight] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._core: CoreProcess | None = None
+        self._held: set[str] = set()
+        self._suspicion = Suspicion()
+        self._supervisor: Supervisor | None = None
         self._intake: Intake | None = None
-        self._started: asyncio.Future[CoreReady] | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -97,14 +88,13 @@ class AsyncEngine:
             ConfigError: the model cannot be found or served with these options.
             EngineDeadError: the core ended for another reason.
         """
-        if self._started is not None:
+        if self._supervisor is not None:
             raise RuntimeError("the engine has been started already")
         self._reason = f"loading {self.config.model}"
-        self._started = asyncio.get_running_loop().create_future()
+        self._supervisor = Supervisor(self.config, self)
         try:
             source = await asyncio.to_thread(resolve_model, self.config.model, self.config.revision)
-            self._core = CoreProcess(self.config, self._on_message, self._on_core_exit)
-            self._core.start()
+            self._supervisor.launch()
             if not self.config.skip_tokenizer_init:
                 if self.config.tokenizer is not None:
                     source = await asyncio.to_thread(resolve_model, self.config.tokenizer, self.config.revision)
@@ -114,11 +104,10 @@ class AsyncEngine:
                     trust_remote_code=self.config.trust_remote_code,
                     chat_template=self.config.chat_template,
                 )
-            info = await self._started
+            info = await self._supervisor.ready()
         except BaseException as error:
             self._die(f"the engine did not start: {error}")
-            if self._core is not None:
-                self._core.kill()
+            self._supervisor.kill()
             raise
         self.info = info
         self._intake = Intake(self.config, self.tokenizer, vocab_size=info.vocab_size, max_model_len=info.max_model_len)
@@ -164,7 +153,7 @@ class AsyncEngine:
 
     async def drain(self, deadline_seconds: float) -> None:
         """Takes no new requests, waits for the running ones up to the deadline, then aborts what is left."""
-        if self._state in ("starting", "ready"):
+        if self._state in ("starting", "ready", "recovering"):
             self._state, self._reason = "draining", "the engine is shutting down"
         try:
             await asyncio.wait_for(self._idle.wait(), deadline_seconds)
@@ -179,8 +168,8 @@ class AsyncEngine:
         """Ends the core. Requests still in flight fail with EngineStoppedError."""
         self._state, self._reason = "dead", "the engine has been shut down"
         self._fail_all(EngineStoppedError("the engine has been shut down"))
-        if self._core is not None:
-            await self._core.stop()
+        if self._supervisor is not None:
+            await self._supervisor.stop()
 
     def _ready_info(self) -> CoreReady:
         if self.info is None:
@@ -190,13 +179,13 @@ class AsyncEngine:
     def _check_accepting(self) -> None:
         if self._state == "dead":
             raise EngineDeadError(self._reason)
-        if self._state != "ready":
+        if self._state not in ("ready", "recovering"):
             raise EngineStoppedError(f"the engine takes no requests now: {self._reason}")
 
     async def _submit(
         self, prompt: Prompt, params: SamplingParams, request_id: str, priority: int, cache_salt: str | None
-    ) -> _Request:
-        if self._intake is None or self._core is None:
+    ) -> InFlight:
+        if self._intake is None:
             raise EngineStoppedError(f"the engine is not ready: {self._reason}")
         arrival = time.monotonic()
         text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
@@ -216,17 +205,18 @@ class AsyncEngine:
             admitted = admit()
         if request_id in self._requests:
             raise RequestError(f"request id '{request_id}' is in use by a request in flight", "request_id")
-        token_ids = admitted.message.prompt_token_ids
+        message = admitted.message
         assembler = RequestAssembler(
-            request_id, admitted.prompt, token_ids, params, self.tokenizer, arrival, delta=True
+            request_id, admitted.prompt, message.prompt_token_ids, params, self.tokenizer, arrival, delta=True
         )
-        request = _Request(assembler, OutputStream(), arrival, len(token_ids))
+        request = InFlight(message, assembler)
         self._requests[request_id] = request
         self._idle.clear()
-        self._core.send(admitted.message)
+        self._hand_over(request_id)
         return request
 
-    def _on_message(self, message: CoreMessage) -> None:
+    def on_message(self, message: CoreMessage) -> None:
+        """From the supervisor: what the core says."""
         match message:
             case StepOutputs():
                 self.metrics.record_stats(message.stats)
@@ -235,11 +225,60 @@ class AsyncEngine:
                 request = self._remove(message.request_id)
                 if request is not None:
                     request.stream.fail(RequestError(message.message, message.param, message.code))
-            case CoreReady():
-                if self._started is not None and not self._started.done():
-                    self._started.set_result(message)
-            case CoreFailed():
-                self._on_core_failed(message)
+            case CoreReady() | CoreFailed():
+                raise RuntimeError(f"{type(message).__name__} is the supervisor's")
+
+    def on_down(self, reason: str, batch: frozenset[int]) -> None:
+        """From the supervisor: the core died; what was in flight is held until there is another."""
+        if self._state == "ready":
+            self._state = "recovering"
+        if self._state == "recovering":
+            self._reason = f"the core is being started again: {reason}"
+        self._held = set(self._requests)
+        self.metrics.record_restart()
+        guilty = self._suspicion.crashed(name for name in self._requests if mark_of(name) in batch)
+        if guilty is not None:
+            logger.error("request %s ends the core whenever it runs; it is refused", guilty)
+            request = self._remove(guilty)
+            if request is not None:
+                request.stream.fail(
+                    RequestCrashError(
+                        "the request ended the engine's core three times, the last time alone: it is refused"
+                    )
+                )
+
+    def on_up(self) -> None:
+        """From the supervisor: another core is ready."""
+        if self._state == "recovering":
+            self._state, self._reason = "ready", "ready"
+        logger.warning("the core is back; %d requests go on", len(self._held))
+        self._release()
+
+    def on_dead(self, reason: str) -> None:
+        """From the supervisor: there will be no other core."""
+        self._die(reason)
+
+    def _hand_over(self, request_id: str) -> None:
+        """Gives a request to the core, or holds it while there is none, or while a suspect is tried."""
+        request = self._requests.get(request_id)
+        if request is None or self._supervisor is None:
+            return
+        if self._state == "recovering" or self._suspicion.on_trial not in (None, request_id):
+            self._held.add(request_id)
+            return
+        self._held.discard(request_id)
+        for message in request.resume():
+            self._supervisor.send(message)
+
+    def _release(self) -> None:
+        """Lets held requests run: the next suspect alone, or, where there is none, all of them."""
+        while (suspect := self._suspicion.next_trial()) is not None:
+            if suspect in self._requests:
+                self._hand_over(suspect)
+                return
+            self._suspicion.clear(suspect)
+        for request_id in [name for name in self._requests if name in self._held]:
+            self._hand_over(request_id)
 
     def _deliver(self, outputs: list[SequenceOutput]) -> None:
         by_request: dict[str, list[SequenceOutput]] = {}
@@ -256,7 +295,7 @@ class AsyncEngine:
                 logger.exception("request %s failed", request_id)
                 request.stream.fail(OctavoError(f"the request failed inside octavo: {error}"))
 
-    def _feed(self, request_id: str, request: _Request, news: list[SequenceOutput]) -> None:
+    def _feed(self, request_id: str, request: InFlight, news: list[SequenceOutput]) -> None:
         now = time.monotonic()
         self._record_tokens(request, news, now)
         update = request.assembler.feed(news, now)
@@ -269,7 +308,7 @@ class AsyncEngine:
         if update.error is not None:
             request.stream.fail(RequestError(update.error))
 
-    def _record_tokens(self, request: _Request, news: list[SequenceOutput], now: float) -> None:
+    def _record_tokens(self, request: InFlight, news: list[SequenceOutput], now: float) -> None:
         count = sum(len(output.token_ids) for output in news)
         if count == 0:
             return
@@ -281,8 +320,10 @@ class AsyncEngine:
         else:
             self.metrics.record_tokens(count, now - request.last_token_time)
         request.last_token_time = now
+        if self._suspicion.clear(request.message.request_id):
+            self._release()
 
-    def _record_finished(self, request: _Request, output: RequestOutput, now: float) -> None:
+    def _record_finished(self, request: InFlight, output: RequestOutput, now: float) -> None:
         reasons = request.assembler.finish_reasons
         self.metrics.record_finished(
             reasons[0] if reasons else "abort",
@@ -304,28 +345,18 @@ class AsyncEngine:
             request.assembler.num_output_tokens,
         )
 
-    def _remove(self, request_id: str) -> _Request | None:
+    def _remove(self, request_id: str) -> InFlight | None:
         request = self._requests.pop(request_id, None)
+        self._held.discard(request_id)
+        if self._suspicion.clear(request_id):
+            self._release()
         if not self._requests:
             self._idle.set()
         return request
 
     def _send_abort(self, request_id: str, index: int | None = None) -> None:
-        if self._core is not None and self._state != "dead":
-            self._core.send(Abort(request_id, index))
-
-    def _on_core_failed(self, message: CoreFailed) -> None:
-        kind = getattr(errors, message.kind, None)
-        error: OctavoError = kind(message.message) if kind is not None else EngineDeadError(message.message)
-        self._die(message.message)
-        if self._started is not None and not self._started.done():
-            self._started.set_exception(error)
-
-    def _on_core_exit(self, reason: str) -> None:
-        # The one place that learns of the core's end: a restart would begin here, with what self._requests holds.
-        self._die(reason)
-        if self._started is not None and not self._started.done():
-            self._started.set_exception(EngineDeadError(reason))
+        if self._supervisor is not None and self._state != "dead":
+            self._supervisor.send(Abort(request_id, index))
 
     def _die(self, reason: str) -> None:
         if self._state == "dead":

@@ -18,24 +18,30 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.messages import CoreMessage, FrontMessage, Shutdown, core_decoder, encoder
+from octavo.engine.pulse import Pulse
 
 logger = logging.getLogger("octavo.engine")
 
 
 class CoreProcess:
-    """Starts the core and exchanges messages with it, without ever blocking the event loop.
+    """Starts a core and exchanges messages with it, without ever blocking the event loop.
 
-    `on_message` and `on_exit` are called on the event loop that called `start`; `on_exit` once, with a sentence that
-    says how the process ended, after the last message.
+    `on_message` and `on_exit` are called on the event loop that called `start`; `on_exit` once, with the exit code
+    (negative: the signal that killed it), after the last message.
 
     A socket pair rather than a named socket: nothing is left behind on disk, and either side learns of the other's
     death from the kernel at once.
     """
 
     def __init__(
-        self, config: EngineConfig, on_message: Callable[[CoreMessage], None], on_exit: Callable[[str], None]
+        self,
+        config: EngineConfig,
+        pulse: Pulse,
+        on_message: Callable[[CoreMessage], None],
+        on_exit: Callable[[int], None],
     ) -> None:
         self._config = config
+        self._pulse = pulse
         self._on_message = on_message
         self._on_exit = on_exit
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -51,8 +57,8 @@ class CoreProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "octavo.engine.process", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, "-m", "octavo.engine.process", str(theirs.fileno()), str(self._pulse.fileno())],
+                pass_fds=(theirs.fileno(), self._pulse.fileno()),
                 env=core_environment(os.environ),
             )
         connection = Connection(ours.detach())
@@ -109,15 +115,15 @@ class CoreProcess:
             connection.close()
         if self._process is None:
             return
-        reason = _how_it_ended(self._process.wait())
+        code = self._process.wait()
         try:
-            loop.call_soon_threadsafe(self._gone, reason)
+            loop.call_soon_threadsafe(self._gone, code)
         except RuntimeError:
             return
 
-    def _gone(self, reason: str) -> None:
+    def _gone(self, code: int) -> None:
         self._exited.set()
-        self._on_exit(reason)
+        self._on_exit(code)
 
 
 def core_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -132,12 +138,19 @@ def core_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "GOMP_SPINCOUNT": "5000"}
 
 
-def _how_it_ended(code: int) -> str:
+def how_it_ended(code: int, *, out_of_memory: bool | None) -> str:
+    """A sentence for a process's exit code.
+
+    Args:
+        out_of_memory: whether the kernel killed for want of memory meanwhile; None if that cannot be known.
+    """
     if code >= 0:
         return f"the engine core's process ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = "; was it out of memory?" if -code == signal.SIGKILL else ""
+    hint = ""
+    if -code == signal.SIGKILL:
+        hint = {None: "; was it out of memory?", True: ", for want of memory", False: ", from outside"}[out_of_memory]
     return f"the engine core's process was killed by {name}{hint}"

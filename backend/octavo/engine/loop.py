@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.config import EngineConfig
@@ -44,6 +45,8 @@ class EngineLoop:
     def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
         self._scheduler = scheduler
         self._executor = executor
+        self.on_plan: Callable[[StepPlan], None] | None = None
+        """Called with every plan before it is executed."""
         self._preemptions_before = 0
         self.stats = LoopStats()
 
@@ -107,6 +110,8 @@ class EngineLoop:
         """
         start = time.perf_counter()
         plan = self._scheduler.plan(time.monotonic())
+        if self.on_plan is not None:
+            self.on_plan(plan)
         try:
             result = self._executor.execute(plan)
         except BaseException as error:

@@ -207,15 +207,24 @@ class RequestAssembler:
             if one.finish_reason is None
         ]
 
+    def unfinished(self) -> list[tuple[int, list[int]]]:
+        """(index, tokens so far) of every sequence that has not ended."""
+        return [(one.index, list(one.token_ids)) for one in self._sequences if one.finish_reason is None]
+
+    def forget_prompt_logprobs(self) -> None:
+        """They will come again, from the first on: the request begins anew."""
+        if self._prompt_logprobs is not None:
+            self._prompt_logprobs = [None]
+
     def _note(self, output: SequenceOutput, now: float) -> None:
         metrics = self._metrics
         if metrics.first_scheduled_time is None:
             metrics.first_scheduled_time = output.first_scheduled_time
         if output.token_ids:
-            self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
             metrics.last_token_time = now
             if metrics.first_token_time is None:
                 metrics.first_token_time = now
+                self._num_cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs and self._prompt_logprobs is not None:
             self._prompt_logprobs += [position_logprobs(one, self._tokenizer) for one in output.prompt_logprobs]
 

@@ -1,13 +1,15 @@
 """The core in a process of its own: HTTP, JSON and tokenising cannot steal the interpreter from the step loop, and
 its memory comes back when it goes.
 
-Run as `python -m octavo.engine.process FD`, FD being one end of a socket pair. The first frame is the EngineConfig
-as JSON; then come FrontMessages, and CoreMessages go back. The process ends on Shutdown, when the other end closes
-(the front is gone), or after a CoreFailed of its own.
+Run as `python -m octavo.engine.process FD PULSE`, FD being one end of a socket pair, PULSE the descriptor of a
+Pulse's file. The first frame is the EngineConfig as JSON; then come FrontMessages, and CoreMessages go back. The
+process ends on Shutdown, when the other end closes (the front is gone), or after a CoreFailed of its own. On SIGUSR1 it
+writes the stacks of its threads to standard error.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import queue
@@ -20,6 +22,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.core.request import SequenceOutput
+from octavo.core.step import StepPlan
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import (
     Abort,
@@ -34,6 +37,7 @@ from octavo.engine.messages import (
     encoder,
     front_decoder,
 )
+from octavo.engine.pulse import Pulse
 from octavo.errors import ConfigError, RequestError
 from octavo.observe.logs import setup_logging
 
@@ -43,11 +47,15 @@ logger = logging.getLogger("octavo.core")
 class CoreServer:
     """Runs an EngineLoop behind a connection. One thread reads; the main thread steps and writes."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pulse: Pulse) -> None:
         self._connection = connection
+        self._pulse = pulse
         self._encoder = encoder()
         self._inbox: queue.SimpleQueue[FrontMessage] = queue.SimpleQueue()
         self._step_id = 0
+        # For tests of what happens then: a request with this token in its prompt ends the process.
+        token = os.environ.get("OCTAVO_TEST_CRASH_TOKEN")
+        self._crash_token = int(token) if token else None
 
     def run(self) -> int:
         """Serves until told to stop; returns the exit code."""
@@ -64,6 +72,7 @@ class CoreServer:
             self._send(CoreFailed(f"the model could not be loaded: {type(error).__name__}: {error}"))
             return 1
         info = loop.info
+        loop.on_plan = self._on_plan
         self._send(
             CoreReady(
                 num_blocks=info.num_blocks,
@@ -94,9 +103,19 @@ class CoreServer:
                     return
                 self._handle(loop, message)
                 changed = True
-            outputs: list[SequenceOutput] = loop.step() if loop.has_work() else []
+            outputs: list[SequenceOutput] = []
+            if loop.has_work():
+                outputs = loop.step()
+                self._pulse.end()
             self._step_id += 1
             self._send(StepOutputs(outputs, loop.scheduler_stats(), self._step_id))
+
+    def _on_plan(self, plan: StepPlan) -> None:
+        self._pulse.begin(row.request_id for row in plan.rows)
+        if self._crash_token is not None and any(
+            self._crash_token in sequence.token_ids[: sequence.num_prompt_tokens] for sequence in plan.new
+        ):
+            os._exit(70)
 
     def _handle(self, loop: EngineLoop, message: FrontMessage) -> None:
         match message:
@@ -135,7 +154,8 @@ def main() -> int:
     # Ctrl-C and a service manager's SIGTERM reach the whole process group; the front decides when the core ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return CoreServer(Connection(int(sys.argv[1]))).run()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    return CoreServer(Connection(int(sys.argv[1])), Pulse.attach(int(sys.argv[2]))).run()
 
 
 if __name__ == "__main__":

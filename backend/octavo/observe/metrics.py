@@ -105,6 +105,7 @@ class EngineMetrics(Collector):
         self._prefix_queries = _Total()
         self._prefix_hits = _Total()
         self._prompt_tokens = 0
+        self._restarts = 0
         self._generation_tokens = 0
         self._finished = dict.fromkeys(_REASONS, 0)
         self._first_token = Distribution(_FIRST_TOKEN_BUCKETS)
@@ -128,6 +129,10 @@ class EngineMetrics(Collector):
     def record_cache(self, num_blocks: int, block_size: int) -> None:
         """The shape of the KV cache, once the core has sized it; `block_size` in tokens."""
         self._cache_config = {"block_size": str(block_size), "num_gpu_blocks": str(num_blocks)}
+
+    def record_restart(self) -> None:
+        """The core died, and another takes its place."""
+        self._restarts += 1
 
     def record_stats(self, stats: SchedulerStats) -> None:
         """The scheduler's snapshot after a step. Its counters are totals; a total that falls is a restarted core."""
@@ -197,6 +202,7 @@ class EngineMetrics(Collector):
             ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", self._prefix_hits.value),
             ("vllm:prompt_tokens", "Prompt tokens of requests that got their first token.", self._prompt_tokens),
             ("vllm:generation_tokens", "Tokens generated.", self._generation_tokens),
+            ("octavo:core_restarts", "Times the core died and another took its place.", self._restarts),
         ):
             counter = CounterMetricFamily(name, text, labels=["model_name"])
             counter.add_metric([self._model_name], value)

@@ -50,8 +50,16 @@ class Context:
                 code="model_not_found",
             )
 
+    def check_accepting(self) -> None:
+        """Raises ApiError (503) with the reason while the engine takes no requests.
+
+        While its core is being started again it does: they wait.
+        """
+        if self.engine.status().state != "recovering":
+            self.check_ready()
+
     def check_ready(self) -> None:
-        """Raises ApiError (503) with the reason while the engine takes no requests."""
+        """Raises ApiError (503) with the reason while requests are not taken, or would have to wait for a core."""
         status = self.engine.status()
         if status.state == "ready":
             return
@@ -73,4 +81,9 @@ class Context:
             raise ApiError(401, problem, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
-_CODES = {"starting": "engine_starting", "draining": "engine_draining", "dead": "engine_dead"}
+_CODES = {
+    "starting": "engine_starting",
+    "recovering": "engine_recovering",
+    "draining": "engine_draining",
+    "dead": "engine_dead",
+}

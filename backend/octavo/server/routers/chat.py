@@ -30,7 +30,7 @@ def router(context: Context) -> APIRouter:
         """Answers a conversation. OpenAI's API; extra fields under vLLM's names."""
         asked = ChatRequest.parse(await read_json(request, context.config.max_request_bytes))
         context.check_model(asked.model)
-        context.check_ready()
+        context.check_accepting()
         prompt = await encode_chat(
             context.engine,
             asked.messages,

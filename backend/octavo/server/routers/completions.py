@@ -35,7 +35,7 @@ def router(context: Context) -> APIRouter:
         """Continues each prompt. OpenAI's API; extra fields under vLLM's names."""
         asked = CompletionRequest.parse(await read_json(request, context.config.max_request_bytes))
         context.check_model(asked.model)
-        context.check_ready()
+        context.check_accepting()
         answer = await _prepare(context, asked)
         return StreamAnswer(answer.events()) if asked.stream else DocumentAnswer(answer.document)
 
