@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
+from numpy.typing import NDArray
 
 from octavo.errors import ConfigError
 from octavo.model.loading.gguf_file import read_gguf
@@ -67,7 +68,7 @@ class _MappedFile:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._last: tuple[int, int] | None = None
 
-    def view(self, offset: int, num_bytes: int) -> np.ndarray:
+    def view(self, offset: int, num_bytes: int) -> NDArray[np.uint8]:
         """uint8 [num_bytes]; pages of the previous view are given back first."""
         self.forget()
         first = offset // mmap.PAGESIZE * mmap.PAGESIZE
