@@ -9,7 +9,15 @@ if TYPE_CHECKING:
     from octavo.config import EngineConfig
     from octavo.engine.async_engine import AsyncEngine
     from octavo.engine.llm import LLM
-    from octavo.errors import ConfigError, EngineDeadError, OctavoError, RequestError
+    from octavo.errors import (
+        ConfigError,
+        EngineDeadError,
+        EngineOverloadedError,
+        EngineStoppedError,
+        OctavoError,
+        RequestError,
+        RequestTimeoutError,
+    )
     from octavo.outputs import CompletionOutput, Logprob, RequestOutput
     from octavo.sampling_params import SamplingParams
 
@@ -21,11 +29,14 @@ _HOMES = {
     "ConfigError": "octavo.errors",
     "EngineConfig": "octavo.config",
     "EngineDeadError": "octavo.errors",
+    "EngineOverloadedError": "octavo.errors",
+    "EngineStoppedError": "octavo.errors",
     "LLM": "octavo.engine.llm",
     "Logprob": "octavo.outputs",
     "OctavoError": "octavo.errors",
     "RequestError": "octavo.errors",
     "RequestOutput": "octavo.outputs",
+    "RequestTimeoutError": "octavo.errors",
     "SamplingParams": "octavo.sampling_params",
 }
 
@@ -36,10 +47,13 @@ __all__ = [
     "ConfigError",
     "EngineConfig",
     "EngineDeadError",
+    "EngineOverloadedError",
+    "EngineStoppedError",
     "Logprob",
     "OctavoError",
     "RequestError",
     "RequestOutput",
+    "RequestTimeoutError",
     "SamplingParams",
 ]
 

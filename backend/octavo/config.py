@@ -67,6 +67,17 @@ class EngineConfig(Knobs):
     gpu_memory_utilization: float = Field(
         0.9, gt=0, le=1, description="Share of the GPU's memory that octavo may take, weights included."
     )
+    max_queued_requests: int = Field(
+        2048, ge=0, description="Requests that may wait beyond the max_num_seqs that run; more are refused (429)."
+    )
+    max_queued_tokens: int = Field(
+        1 << 22, ge=1, description="Prompt tokens of requests without a first token; more are refused (429)."
+    )
+    request_timeout: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds a request may take, waiting included, if it names no time itself. Default: any.",
+    )
     max_restarts: int = Field(3, ge=0, description="Times a core that died is started again within restart_window.")
     restart_window: float = Field(600.0, gt=0, description="Seconds after which a restart no longer counts.")
     stall_timeout: float = Field(60.0, ge=0.1, description="Seconds after which a step that does not end is a stall.")

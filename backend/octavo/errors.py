@@ -58,6 +58,27 @@ class EngineStoppedError(OctavoError, RuntimeError):
     """The engine is draining or has been shut down; it takes no new requests."""
 
 
+class EngineOverloadedError(OctavoError, RuntimeError):
+    """So much waits already that the request is not taken.
+
+    Args:
+        retry_after: seconds after which it may fare better.
+    """
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+
+
+class RequestTimeoutError(OctavoError, TimeoutError):
+    """The request did not end within its time, waiting included; it was aborted."""
+
+
+class DeviceMemoryError(OctavoError, MemoryError):
+    """The device has not enough memory for a step; nothing of the step counts."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint `; did you mean 'x'?` for a misspelt name, or an empty string if nothing is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

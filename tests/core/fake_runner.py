@@ -75,7 +75,7 @@ class FakeRunner:
     num_tokens_computed: int = 0
 
     def execute(self, plan: StepPlan, errors: dict[int, str] | None = None) -> StepResult:
-        self._apply(plan)
+        self.apply(plan)
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         assert len({row.slot for row in plan.rows}) == len(plan.rows), "two rows in one slot"
         written: Counter[int] = Counter()
@@ -86,7 +86,8 @@ class FakeRunner:
             results[place] = RowResult([], error=error)
         return StepResult(plan.step_id, results)
 
-    def _apply(self, plan: StepPlan) -> None:
+    def apply(self, plan: StepPlan) -> None:
+        """What a runner does of a plan before it computes anything."""
         for slot in plan.freed_slots:
             del self.rows[slot]
         for new in plan.new:
@@ -215,6 +216,18 @@ class Harness:
         self.collect(outputs)
         self.scheduler.check_invariants()
         return outputs
+
+    def starve(self, plan: StepPlan) -> bool:
+        """The step finds too little memory; whether it was taken back."""
+        self.runner.apply(plan)
+        taken_back = self.scheduler.retreat(plan)
+        if taken_back:
+            self.scheduler.check_invariants()
+        else:
+            failed = StepResult(plan.step_id, [RowResult([], error="out of memory") for _ in plan.rows])
+            self.collect(self.scheduler.update(plan, failed, self.now))
+            self.scheduler.check_invariants()
+        return taken_back
 
     def run(self, max_steps: int = 2000) -> int:
         """Steps until nothing is left; the number of steps."""

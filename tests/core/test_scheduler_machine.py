@@ -105,6 +105,14 @@ class Life(RuleBasedStateMachine):
             self.harness.finish(self.pending, errors)
             self.pending = None
 
+    @rule()
+    def starve(self) -> None:
+        """The device has not the memory for the step that is planned."""
+        if self.pending is not None and self.pending.rows:
+            taken_back = self.harness.starve(self.pending)
+            assert taken_back == (self.pending.num_tokens > 1)
+            self.pending = None
+
     @rule(count=st.integers(1, 8))
     def steps(self, count: int) -> None:
         self.update(None)

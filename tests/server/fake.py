@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.engine.messages import CoreReady
-from octavo.errors import EngineStoppedError, RequestError
+from octavo.errors import EngineOverloadedError, EngineStoppedError, RequestError
 from octavo.observe.metrics import EngineMetrics
 from octavo.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.sampling_params import SamplingParams
@@ -71,6 +71,7 @@ class Call:
     request_id: str
     priority: int
     cache_salt: str | None
+    timeout: float | None
 
 
 @dataclass
@@ -85,6 +86,7 @@ class FakeEngine:
     pause: float = 0.0
     error: Exception | None = None
     error_after: int = 0
+    overloaded: EngineOverloadedError | None = None
     state: Status = field(default_factory=Status)
     calls: list[Call] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
@@ -105,6 +107,10 @@ class FakeEngine:
 
     def status(self) -> Status:
         return self.state
+
+    def check_accepting(self) -> None:
+        if self.overloaded is not None:
+            raise self.overloaded
 
     async def start(self) -> None:
         self.started = True
@@ -137,6 +143,7 @@ class FakeEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
         if self.state.state != "ready":
             raise EngineStoppedError(self.state.reason)
@@ -146,7 +153,7 @@ class FakeEngine:
         if any(token_id >= VOCAB for token_id in ids):
             raise RequestError("token id in the prompt out of range", "prompt")
         assert request_id is not None
-        self.calls.append(Call(dict(prompt), params, request_id, priority, cache_salt))
+        self.calls.append(Call(dict(prompt), params, request_id, priority, cache_salt, timeout))
         self.running += 1
         finished = False
         try:

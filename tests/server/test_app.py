@@ -150,7 +150,7 @@ async def test_mounted_under_another_prefix(engine: FakeEngine) -> None:
 
 
 async def test_lifespan_runs_the_engine(engine: FakeEngine) -> None:
-    app = create_app(engine, lifespan=engine_lifespan(engine, drain_seconds=3))
+    app = create_app(engine, lifespan=engine_lifespan(engine, drain_timeout=3))
     async with app.router.lifespan_context(app):
         assert engine.started
         assert not engine.stopped

@@ -49,6 +49,8 @@ COMMON: list[tuple[str, Any, str]] = [
     ("n", "1", "n"),
     ("presence_penalty", 2.1, "presence_penalty"),
     ("frequency_penalty", -2.1, "frequency_penalty"),
+    ("timeout", 0, "timeout"),
+    ("timeout", "5", "timeout"),
     ("seed", 2**63, "seed"),
     ("seed", -(2**63) - 1, "seed"),
     ("seed", 1.5, "seed"),

@@ -13,6 +13,7 @@ from octavo.core.preemption import choose_victim
 from octavo.core.roster import Roster
 from octavo.core.scheduler_config import SchedulerConfig
 from octavo.core.step import StepPlan, StepRow
+from octavo.core.token_budget import TokenBudget
 
 MAX_SKIPPED = 8
 """Blocked sequences looked past in one step; bounds the time spent on a long queue."""
@@ -26,6 +27,7 @@ class Planner:
 
     def __init__(self, config: SchedulerConfig, roster: Roster) -> None:
         self.config = config
+        self.budget = TokenBudget(config.max_num_batched_tokens)
         self.num_preemptions = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
@@ -35,7 +37,7 @@ class Planner:
 
     def plan(self, now: float) -> tuple[StepPlan, list[Entry]]:
         """The next step, and the entries its rows belong to, in the same order."""
-        draft = Draft(self.config.max_num_batched_tokens, self._roster.slots.announcements())
+        draft = Draft(self.budget.tokens, self._roster.slots.announcements())
         prefills = self._plan_decodes(draft)
         self._plan_prefills(draft, prefills)
         if not draft.has_preempted:
@@ -48,6 +50,11 @@ class Planner:
         self._step_id += 1
         return draft.finish(self._step_id), list(draft.rows)
 
+    def preempt(self, entry: Entry) -> None:
+        """A running sequence waits again, and is recomputed later."""
+        self._roster.preempt(entry)
+        self.num_preemptions += 1
+
     def _plan_decodes(self, draft: Draft) -> list[Entry]:
         """Plans all that want one token; returns those that want more."""
         prefills = []
@@ -59,6 +66,9 @@ class Planner:
                 continue
             if len(sequence.token_ids) - start > 1:
                 prefills.append(entry)
+                continue
+            if not draft.budget:
+                # Only after the device ran out of memory are there fewer tokens than sequences.
                 continue
             index = start // size
             if (index >= len(table) or counts[table[index]] > 1) and not self._prepare_write(draft, entry, start + 1):
@@ -191,10 +201,9 @@ class Planner:
         copy = draft.drop(entry)
         if copy is not None:
             self._kv_cache.end_copy(copy)
-        self._roster.preempt(entry)
+        self.preempt(entry)
         draft.freed_slots.extend(self._roster.slots.announcements())
         draft.has_preempted = True
-        self.num_preemptions += 1
 
 
 def _fork_blocks(entry: Entry) -> int:

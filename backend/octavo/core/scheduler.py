@@ -102,6 +102,7 @@ class Scheduler:
             raise RuntimeError(f"step {plan.step_id} has {len(plan.rows)} rows, but {len(result.rows)} results")
         entries = self._in_flight[1]
         self._in_flight = None
+        self._planner.budget.succeed()
         outputs: list[SequenceOutput] = []
         for entry, brought in zip(entries, result.rows, strict=True):
             if brought.error is not None and entry.sequence.status is not Status.FINISHED:
@@ -110,6 +111,27 @@ class Scheduler:
             if entry.sequence.status is not Status.FINISHED:
                 self._take(entry, row, brought, outputs)
         return outputs
+
+    def retreat(self, plan: StepPlan) -> bool:
+        """Takes the step in flight back, for which the device had not enough memory: its sequences wait again, and the
+        next steps have at most half its tokens, until a number of them went well. The runner has applied the plan, and
+        computed nothing that counts.
+
+        Returns:
+            False if the step was of one token, the least there is. It is still in flight then.
+
+        Raises:
+            RuntimeError: this is not the step in flight.
+        """
+        if self._in_flight is None or self._in_flight[0] is not plan:
+            raise RuntimeError(f"step {plan.step_id} is not the step in flight")
+        if not self._planner.budget.shrink(plan.num_tokens):
+            return False
+        for entry in self._in_flight[1]:
+            if entry.sequence.status is Status.RUNNING:
+                self._planner.preempt(entry)
+        self._in_flight = None
+        return True
 
     def has_work(self) -> bool:
         """Whether any sequence is unfinished. Slots freed since the last plan can wait for the next one."""

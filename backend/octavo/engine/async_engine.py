@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -13,6 +14,7 @@ from typing import Literal
 
 from octavo.config import EngineConfig
 from octavo.core.request import SequenceOutput
+from octavo.engine.backlog import Backlog
 from octavo.engine.in_flight import InFlight
 from octavo.engine.intake import Intake, Prompt
 from octavo.engine.messages import Abort, CoreFailed, CoreMessage, CoreReady, RequestRejected, StepOutputs
@@ -20,9 +22,17 @@ from octavo.engine.output import RequestAssembler
 from octavo.engine.pulse import mark_of
 from octavo.engine.restarts import Suspicion
 from octavo.engine.supervisor import Supervisor
-from octavo.errors import EngineDeadError, EngineStoppedError, OctavoError, RequestCrashError, RequestError
+from octavo.errors import (
+    EngineDeadError,
+    EngineOverloadedError,
+    EngineStoppedError,
+    OctavoError,
+    RequestCrashError,
+    RequestError,
+    RequestTimeoutError,
+)
 from octavo.model.loading.source import resolve_model
-from octavo.observe.metrics import EngineMetrics
+from octavo.observe.metrics import EndReason, EngineMetrics
 from octavo.outputs import RequestOutput
 from octavo.sampling_params import SamplingParams
 from octavo.text.tokenizer import Tokenizer
@@ -60,6 +70,7 @@ class AsyncEngine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._held: set[str] = set()
+        self._backlog = Backlog(config.max_num_seqs, config.max_queued_requests, config.max_queued_tokens)
         self._suspicion = Suspicion()
         self._supervisor: Supervisor | None = None
         self._intake: Intake | None = None
@@ -122,19 +133,30 @@ class AsyncEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Streams what is new, at most one output a step; the last one has `finished` set.
 
         Closing the iterator early aborts the request in the core.
 
+        Args:
+            timeout: seconds the request may take, waiting included; None: `request_timeout`.
+
         Raises:
             RequestError: the request is wrong; raised before the first output.
+            RequestTimeoutError: it did not end within `timeout`; what came before was streamed.
+            EngineOverloadedError: too much waits already; raised before the first output.
             EngineStoppedError: the engine is starting, draining or shut down.
             EngineDeadError: the core died, before or during the request.
         """
-        self._check_accepting()
+        begin = asyncio.get_running_loop().time()
+        seconds = self._seconds(timeout)
+        self.check_accepting()
         request_id = request_id or uuid.uuid4().hex
         request = await self._submit(prompt, params, request_id, priority, cache_salt)
+        expiry = None
+        if seconds is not None:
+            expiry = asyncio.get_running_loop().call_at(begin + seconds, self._expire, request_id, request, seconds)
         try:
             while True:
                 output = await request.stream.get()
@@ -142,7 +164,9 @@ class AsyncEngine:
                 if output.finished:
                     return
         finally:
-            self._forget(request_id)
+            if expiry is not None:
+                expiry.cancel()
+            self._forget(request_id, request)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its stream closes with finish reason `abort`. Unknown ids are ignored."""
@@ -176,11 +200,34 @@ class AsyncEngine:
             raise EngineStoppedError(f"the engine is not ready: {self._reason}")
         return self.info
 
-    def _check_accepting(self) -> None:
+    def check_accepting(self) -> None:
+        """Whether a request would be taken now: cheap, for a front to ask before it reads and tokenises one.
+
+        Raises:
+            EngineOverloadedError, EngineStoppedError, EngineDeadError: it would not, and why.
+        """
+        self._check_running()
+        self._check_load()
+
+    def _check_running(self) -> None:
         if self._state == "dead":
             raise EngineDeadError(self._reason)
         if self._state not in ("ready", "recovering"):
             raise EngineStoppedError(f"the engine takes no requests now: {self._reason}")
+
+    def _check_load(self, num_sequences: int = 1, num_tokens: int = 0) -> None:
+        try:
+            self._backlog.check(num_sequences, num_tokens)
+        except EngineOverloadedError:
+            self.metrics.record_refused()
+            raise
+
+    def _seconds(self, timeout: float | None) -> float | None:
+        if timeout is None:
+            return self.config.request_timeout
+        if not 0 < timeout < math.inf:
+            raise RequestError(f"timeout is {timeout}; it is a positive number of seconds", "timeout")
+        return timeout
 
     async def _submit(
         self, prompt: Prompt, params: SamplingParams, request_id: str, priority: int, cache_salt: str | None
@@ -200,17 +247,19 @@ class AsyncEngine:
         )
         if isinstance(text, str) and len(text) > _LONG_TEXT:
             admitted = await asyncio.to_thread(admit)
-            self._check_accepting()
+            self._check_running()
         else:
             admitted = admit()
         if request_id in self._requests:
             raise RequestError(f"request id '{request_id}' is in use by a request in flight", "request_id")
         message = admitted.message
+        self._check_load(params.n, len(message.prompt_token_ids))
         assembler = RequestAssembler(
             request_id, admitted.prompt, message.prompt_token_ids, params, self.tokenizer, arrival, delta=True
         )
         request = InFlight(message, assembler)
         self._requests[request_id] = request
+        self._backlog.enter(params.n, request.num_prompt_tokens)
         self._idle.clear()
         self._hand_over(request_id)
         return request
@@ -293,7 +342,7 @@ class AsyncEngine:
             except Exception as error:
                 # A fault in one request's text must not keep the others from theirs, nor leave its caller waiting.
                 logger.exception("request %s failed", request_id)
-                request.stream.fail(OctavoError(f"the request failed inside octavo: {error}"))
+                self._end(request_id, OctavoError(f"the request failed inside octavo: {error}"))
 
     def _feed(self, request_id: str, request: InFlight, news: list[SequenceOutput]) -> None:
         now = time.monotonic()
@@ -306,13 +355,14 @@ class AsyncEngine:
             if update.output.finished:
                 self._record_finished(request, update.output, now)
         if update.error is not None:
-            request.stream.fail(RequestError(update.error))
+            self._end(request_id, RequestError(update.error))
 
     def _record_tokens(self, request: InFlight, news: list[SequenceOutput], now: float) -> None:
         count = sum(len(output.token_ids) for output in news)
         if count == 0:
             return
         if request.last_token_time is None:
+            self._backlog.begin(request.num_prompt_tokens)
             scheduled = news[0].first_scheduled_time
             queued = scheduled - request.arrival_time if scheduled is not None else None
             self.metrics.record_first_token(request.num_prompt_tokens, now - request.arrival_time, queued)
@@ -332,14 +382,31 @@ class AsyncEngine:
             output.num_output_tokens,
         )
 
-    def _forget(self, request_id: str) -> None:
-        """The caller is done with the request, whether or not the request is done."""
+    def _expire(self, request_id: str, request: InFlight, seconds: float) -> None:
+        if self._requests.get(request_id) is request and not request.assembler.finished:
+            self._end(request_id, RequestTimeoutError(f"the request did not end within {seconds:g} s (timeout)"))
+
+    def _end(self, request_id: str, error: OctavoError) -> None:
+        """The request is over with an error, in the core too; its caller learns of it when it looks."""
         request = self._remove(request_id)
-        if request is None or request.assembler.finished:
+        if request is not None:
+            self._send_abort(request_id)
+            self._record_unfinished(request, "error")
+            request.stream.fail(error)
+
+    def _forget(self, request_id: str, request: InFlight) -> None:
+        """The caller is done with the request, whether or not the request is done."""
+        if self._requests.get(request_id) is not request:
+            return
+        self._remove(request_id)
+        if request.assembler.finished:
             return
         self._send_abort(request_id)
+        self._record_unfinished(request, "error" if self._state == "dead" else "abort")
+
+    def _record_unfinished(self, request: InFlight, reason: EndReason) -> None:
         self.metrics.record_finished(
-            "error" if self._state == "dead" else "abort",
+            reason,
             time.monotonic() - request.arrival_time,
             request.num_prompt_tokens,
             request.assembler.num_output_tokens,
@@ -347,6 +414,8 @@ class AsyncEngine:
 
     def _remove(self, request_id: str) -> InFlight | None:
         request = self._requests.pop(request_id, None)
+        if request is not None:
+            self._backlog.leave(request.message.params.n, request.num_waiting_tokens, time.monotonic())
         self._held.discard(request_id)
         if self._suspicion.clear(request_id):
             self._release()

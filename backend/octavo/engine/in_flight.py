@@ -32,6 +32,11 @@ class InFlight:
     def num_prompt_tokens(self) -> int:
         return len(self.message.prompt_token_ids)
 
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of a request that has no token yet."""
+        return self.num_prompt_tokens if self.last_token_time is None else 0
+
     def resume(self) -> list[AddRequest]:
         """What tells another core to go on where the last one was.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from octavo.core.request import SchedulerStats, Sequence, SequenceOutput
 from octavo.core.scheduler import Scheduler, SchedulerConfig
 from octavo.core.step import RowResult, StepPlan, StepResult
 from octavo.engine.messages import AddRequest
+from octavo.errors import DeviceMemoryError
 from octavo.execution.executor import Executor, ExecutorInfo, build_executor
 from octavo.sampling_params import SamplingParams
+
+logger = logging.getLogger("octavo.engine")
 
 WARM_UP_ID = "octavo-warm-up"
 
@@ -106,7 +110,9 @@ class EngineLoop:
     def step(self) -> list[SequenceOutput]:
         """One step over what is runnable; returns what it added to each sequence.
 
-        If the executor raises, so does this, and every request of the step is over: the loop can go on with the others.
+        Where the device has not enough memory, the step is taken back and the next ones are smaller; the requests fail
+        that not even a step of one token is possible for. If the executor raises anything else, so does this, and every
+        request of the step is over: the loop can go on with the others.
         """
         start = time.perf_counter()
         plan = self._scheduler.plan(time.monotonic())
@@ -114,6 +120,8 @@ class EngineLoop:
             self.on_plan(plan)
         try:
             result = self._executor.execute(plan)
+        except DeviceMemoryError as error:
+            return self._retreat(plan, error)
         except BaseException as error:
             # Ctrl-C in a notebook too: the plan must not stay open, nor what it half did be taken for done.
             self._scheduler.update(plan, _failed(plan, error), time.monotonic())
@@ -129,6 +137,12 @@ class EngineLoop:
         stats.preemptions = snapshot.num_preemptions - self._preemptions_before
         stats.wall_seconds += time.perf_counter() - start
         return outputs
+
+    def _retreat(self, plan: StepPlan, error: DeviceMemoryError) -> list[SequenceOutput]:
+        if self._scheduler.retreat(plan):
+            logger.warning("%s; its requests are run again in smaller steps", error)
+            return []
+        return self._scheduler.update(plan, _failed(plan, error), time.monotonic())
 
     def reset_stats(self) -> None:
         self.stats = LoopStats()

@@ -53,8 +53,8 @@ class CoreServer:
         self._encoder = encoder()
         self._inbox: queue.SimpleQueue[FrontMessage] = queue.SimpleQueue()
         self._step_id = 0
-        # For tests of what happens then: a request with this token in its prompt ends the process.
-        token = os.environ.get("OCTAVO_TEST_CRASH_TOKEN")
+        # For tests of what happens then: a request with this token in its prompt ends the process, or raises.
+        token, _, self._crash_kind = os.environ.get("OCTAVO_TEST_CRASH_TOKEN", "").partition(":")
         self._crash_token = int(token) if token else None
 
     def run(self) -> int:
@@ -115,6 +115,8 @@ class CoreServer:
         if self._crash_token is not None and any(
             self._crash_token in sequence.token_ids[: sequence.num_prompt_tokens] for sequence in plan.new
         ):
+            if self._crash_kind == "raise":
+                raise RuntimeError("a fault made for a test")
             os._exit(70)
 
     def _handle(self, loop: EngineLoop, message: FrontMessage) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import torch
 
 from octavo.errors import ConfigError
 from octavo.execution.control_groups import memory_left
@@ -67,6 +68,13 @@ def gpu_budget(total: int, free: int, utilization: float, activations: int) -> i
         activations: what the largest step needs beside weights and cache.
     """
     return int(total * utilization) - (total - free) - activations
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed. On the CPU torch has no class of its own for that, only a text."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
 
 
 def available_memory(root: Path = Path("/")) -> int:

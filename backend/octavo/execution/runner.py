@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+import traceback
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from octavo.core.step import RowResult, StepPlan, StepResult, StepRow, TokenLogprobs
+from octavo.errors import DeviceMemoryError
 from octavo.execution.batch import PersistentBatch, StepInputs
+from octavo.execution.memory import is_out_of_memory
 from octavo.model.decoder import Decoder
 from octavo.sampling.sampler import NOT_FINITE, Sampler, prompt_logprobs
 from octavo_kernels import KVCache, copy_blocks
@@ -30,10 +33,27 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
-        """Runs a plan. A row whose logits are unusable has an error of its own; the others have their tokens."""
+        """Runs a plan. A row whose logits are unusable has an error of its own; the others have their tokens.
+
+        Raises:
+            DeviceMemoryError: the plan has been applied, but there was not enough memory to compute its rows.
+        """
         self._apply(plan)
         if not plan.rows:
             return StepResult(plan.step_id, [])
+        try:
+            return self._compute(plan)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            # What was computed so far hangs on the frames of the traceback.
+            traceback.clear_frames(error.__traceback__)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise DeviceMemoryError(f"out of memory in a step of {plan.num_tokens} tokens: {reason}")
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         slots = np.array([row.slot for row in plan.rows], np.int64)
         starts = np.array([row.start for row in plan.rows], np.int64)
         counts = np.array([row.num_tokens for row in plan.rows], np.int64)

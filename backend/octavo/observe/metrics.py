@@ -106,6 +106,7 @@ class EngineMetrics(Collector):
         self._prefix_hits = _Total()
         self._prompt_tokens = 0
         self._restarts = 0
+        self._refused = 0
         self._generation_tokens = 0
         self._finished = dict.fromkeys(_REASONS, 0)
         self._first_token = Distribution(_FIRST_TOKEN_BUCKETS)
@@ -133,6 +134,10 @@ class EngineMetrics(Collector):
     def record_restart(self) -> None:
         """The core died, and another takes its place."""
         self._restarts += 1
+
+    def record_refused(self) -> None:
+        """A request was not taken, for too much waits."""
+        self._refused += 1
 
     def record_stats(self, stats: SchedulerStats) -> None:
         """The scheduler's snapshot after a step. Its counters are totals; a total that falls is a restarted core."""
@@ -203,6 +208,7 @@ class EngineMetrics(Collector):
             ("vllm:prompt_tokens", "Prompt tokens of requests that got their first token.", self._prompt_tokens),
             ("vllm:generation_tokens", "Tokens generated.", self._generation_tokens),
             ("octavo:core_restarts", "Times the core died and another took its place.", self._restarts),
+            ("octavo:requests_refused", "Requests not taken, for too much was waiting.", self._refused),
         ):
             counter = CounterMetricFamily(name, text, labels=["model_name"])
             counter.add_metric([self._model_name], value)

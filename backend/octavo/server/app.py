@@ -61,7 +61,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig | None = None, *, lifes
     return app
 
 
-def engine_lifespan(engine: AsyncEngine, drain_seconds: float = 30.0) -> Lifespan:
+def engine_lifespan(engine: AsyncEngine, drain_timeout: float = 30.0) -> Lifespan:
     """Starts the engine with the app, and drains it and shuts it down with the app."""
 
     @asynccontextmanager
@@ -69,7 +69,7 @@ def engine_lifespan(engine: AsyncEngine, drain_seconds: float = 30.0) -> Lifespa
         try:
             await engine.start()
             yield
-            await engine.drain(drain_seconds)
+            await engine.drain(drain_timeout)
         finally:
             await engine.shutdown()
 

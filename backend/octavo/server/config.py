@@ -37,7 +37,7 @@ class ServerConfig(Knobs):
     max_request_bytes: int = Field(16 * MiB, ge=1024, description="Largest request body, in bytes.")
     max_choices: int = Field(2048, ge=1, description="Most choices (prompts x n) one request may ask for.")
     access_log: bool = Field(False, description="Log a line for every request.")
-    drain_seconds: float = Field(
+    drain_timeout: float = Field(
         30.0, ge=0, le=3600, description="How long running requests may go on after the first SIGTERM or SIGINT."
     )
     keep_alive_seconds: int = Field(75, ge=1, le=3600, description="How long an idle connection is kept open.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from octavo import __version__
+from octavo.errors import RequestError
 from octavo.server.config import ServerConfig
 from octavo.server.errors import ApiError
 
 if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
+
+TIMEOUT_HEADER = "x-request-timeout"
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,34 @@ class Context:
             )
 
     def check_accepting(self) -> None:
-        """Raises ApiError (503) with the reason while the engine takes no requests.
+        """Raises ApiError (503) with the reason while the engine takes no requests, EngineOverloadedError while too
+        many wait.
 
         While its core is being started again it does: they wait.
         """
         if self.engine.status().state != "recovering":
             self.check_ready()
+        self.engine.check_accepting()
+
+    def seconds(self, request: Request, timeout: float | None) -> float | None:
+        """How long a request may take: its `timeout` field, else its header `x-request-timeout`, else None.
+
+        Raises RequestError for a header that is no positive number.
+        """
+        given = request.headers.get(TIMEOUT_HEADER)
+        if timeout is not None or given is None:
+            return timeout
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise RequestError(
+                f"the header {TIMEOUT_HEADER} is '{given[:40]}'; it is a positive number of seconds",
+                TIMEOUT_HEADER,
+                "invalid_value",
+            )
+        return seconds
 
     def check_ready(self) -> None:
         """Raises ApiError (503) with the reason while requests are not taken, or would have to wait for a core."""

@@ -13,12 +13,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.errors import EngineDeadError, EngineStoppedError, OctavoError, RequestError
+from octavo.errors import (
+    EngineDeadError,
+    EngineOverloadedError,
+    EngineStoppedError,
+    OctavoError,
+    RequestError,
+    RequestTimeoutError,
+)
 
 logger = logging.getLogger("octavo.server")
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+OVERLOADED = "rate_limit_error"
 # What a proxy logs for a client that left; nobody is there to read it.
 CLIENT_CLOSED_REQUEST = 499
 
@@ -65,6 +73,17 @@ def api_error(error: Exception) -> ApiError:
             return error
         case RequestError():
             return ApiError(400, error.message, param=error.param, code=error.code)
+        case EngineOverloadedError():
+            return ApiError(
+                429,
+                error.message,
+                code="engine_overloaded",
+                kind=OVERLOADED,
+                headers={"Retry-After": str(error.retry_after)},
+            )
+        case RequestTimeoutError():
+            # OpenAI's clients send a 408 again by themselves, and would wait as long once more, unless told not to.
+            return ApiError(408, str(error), code="request_timeout", headers={"x-should-retry": "false"})
         case EngineDeadError():
             return ApiError(503, str(error), code="engine_dead")
         case EngineStoppedError():

@@ -34,7 +34,7 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code.
 
     It listens before the model is loaded, so /health answers at once and a taken port is told at once. The first
-    signal stops taking requests and lets the running ones finish for `drain_seconds`; a second ends at once. What
+    signal stops taking requests and lets the running ones finish for `drain_timeout`; a second ends at once. What
     makes it fail is one line on stderr, and exit code 1.
     """
     setup_logging(engine_config.log_level, server_config.access_log)
@@ -111,8 +111,8 @@ class _Service:
             await self._first(http)
         if not self._stop.is_set():
             return _failed(http.exception() or RuntimeError("the HTTP server ended by itself"))
-        logger.info("ending: requests under way have %g s to finish", self._config.drain_seconds)
-        await self._engine.drain(self._config.drain_seconds)
+        logger.info("ending: requests under way have %g s to finish", self._config.drain_timeout)
+        await self._engine.drain(self._config.drain_timeout)
         return 0
 
     async def _first(self, *tasks: asyncio.Task[None]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
-
-from transformers import LlamaConfig
 
 from octavo.model.families.family import Family
 from octavo.model.families.rope import rope_spec
@@ -90,8 +89,8 @@ def llama_spec(config: Any, **changes: Any) -> DecoderSpec:
     return DecoderSpec(**{**fields, **changes})
 
 
-def llama_gguf_config(metadata: Mapping[str, Any]) -> LlamaConfig:
-    """The Hugging Face config that a GGUF file's `llama.*` metadata stands for."""
+def llama_gguf_config(metadata: Mapping[str, Any]) -> Any:
+    """The Hugging Face config that a GGUF file's `llama.*` metadata stands for, or what of it a spec needs."""
 
     def get(name: str, default: Any = None) -> Any:
         return metadata.get(f"llama.{name}", default)
@@ -105,7 +104,7 @@ def llama_gguf_config(metadata: Mapping[str, Any]) -> LlamaConfig:
         if scaling == "yarn" and original is not None:
             rope["original_max_position_embeddings"] = original
     heads = get("attention.head_count")
-    return LlamaConfig(
+    config = SimpleNamespace(
         vocab_size=get("vocab_size") or len(metadata["tokenizer.ggml.tokens"]),
         hidden_size=get("embedding_length"),
         intermediate_size=get("feed_forward_length"),
@@ -115,8 +114,16 @@ def llama_gguf_config(metadata: Mapping[str, Any]) -> LlamaConfig:
         head_dim=get("attention.key_length") or get("embedding_length") // heads,
         max_position_embeddings=get("context_length"),
         rms_norm_eps=get("attention.layer_norm_rms_epsilon", 1e-6),
+        hidden_act="silu",
+        tie_word_embeddings=False,
         rope_parameters=rope,
     )
+    if rope["rope_type"] == "default":
+        return config
+    # Only for what transformers computes: its import takes as long as all the rest of loading.
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**vars(config))
 
 
 LLAMA = Family(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.spec import RopeSpec
@@ -28,9 +27,17 @@ def rope_spec(config: Any, *, head_dim: int, interleaved: bool = False) -> RopeS
         rotary_dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
         exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
         frequencies, scaling = 1.0 / (parameters["rope_theta"] ** exponents), 1.0
-    elif kind in ROPE_INIT_FUNCTIONS and kind not in _UNSUPPORTED:
-        frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
+        frequencies, scaling = _scaled(config, kind)
+    return RopeSpec(tuple(frequencies.float().tolist()), float(scaling), interleaved)
+
+
+def _scaled(config: Any, kind: str) -> tuple[torch.Tensor, float]:
+    # Takes a second to import, and most models need nothing of it.
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    if kind not in ROPE_INIT_FUNCTIONS or kind in _UNSUPPORTED:
         known = ", ".join(["default", *(name for name in ROPE_INIT_FUNCTIONS if name not in _UNSUPPORTED)])
         raise UnsupportedModelError(f"rope scaling type '{kind}' is not supported; supported: {known}", "model")
-    return RopeSpec(tuple(frequencies.float().tolist()), float(scaling), interleaved)
+    frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return frequencies, scaling

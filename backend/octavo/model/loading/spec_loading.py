@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
 
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.model.families import Family, family_of, family_of_gguf, supported_architectures
@@ -41,6 +40,9 @@ def load_spec(source: ModelSource, *, trust_remote_code: bool = False) -> Decode
     family = family_for(source)
     if source.kind == "gguf":
         return _gguf_spec(source.path, family)
+    # Not at the top: GGUF files do without transformers, whose import takes as long as all the rest of loading.
+    from transformers import AutoConfig
+
     try:
         config = AutoConfig.from_pretrained(source.path, trust_remote_code=trust_remote_code, local_files_only=True)
     except (ValueError, OSError, KeyError, TypeError) as error:

@@ -82,6 +82,8 @@ class GenerationRequest(Wire):
     skip_special_tokens: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    timeout: float | None = Field(None, gt=0)
+    """Seconds the request may take, waiting included."""
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:

@@ -38,7 +38,7 @@ def router(context: Context) -> APIRouter:
             continue_final_message=asked.continue_final_message,
             template_kwargs=asked.chat_template_kwargs,
         )
-        answer = _ChatCompletion(context, asked, prompt)
+        answer = _ChatCompletion(context, asked, prompt, context.seconds(request, asked.timeout))
         return StreamAnswer(answer.events()) if asked.stream else DocumentAnswer(answer.document)
 
     return routes
@@ -47,7 +47,7 @@ def router(context: Context) -> APIRouter:
 class _ChatCompletion:
     """One request under way."""
 
-    def __init__(self, context: Context, asked: ChatRequest, prompt: EncodedPrompt) -> None:
+    def __init__(self, context: Context, asked: ChatRequest, prompt: EncodedPrompt, timeout: float | None) -> None:
         self._asked = asked
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._usage = Usage()
@@ -63,7 +63,12 @@ class _ChatCompletion:
         self._choices = [ChatChoice(index, num_top) for index in range(asked.n or 1)]
         params = asked.sampling_params(asked.limit, logprobs=num_top, detokenize=context.engine.tokenizer is not None)
         self._outputs = context.engine.generate(
-            prompt.for_engine(), params, self._id, priority=asked.priority or 0, cache_salt=asked.cache_salt
+            prompt.for_engine(),
+            params,
+            self._id,
+            priority=asked.priority or 0,
+            cache_salt=asked.cache_salt,
+            timeout=timeout,
         )
 
     async def document(self) -> dict[str, Any]:

@@ -36,13 +36,13 @@ def router(context: Context) -> APIRouter:
         asked = CompletionRequest.parse(await read_json(request, context.config.max_request_bytes))
         context.check_model(asked.model)
         context.check_accepting()
-        answer = await _prepare(context, asked)
+        answer = await _prepare(context, asked, context.seconds(request, asked.timeout))
         return StreamAnswer(answer.events()) if asked.stream else DocumentAnswer(answer.document)
 
     return routes
 
 
-async def _prepare(context: Context, asked: CompletionRequest) -> _Completion:
+async def _prepare(context: Context, asked: CompletionRequest, timeout: float | None) -> _Completion:
     num_choices = len(asked.prompts) * (asked.n or 1)
     if num_choices > context.config.max_choices:
         raise RequestError(
@@ -55,7 +55,7 @@ async def _prepare(context: Context, asked: CompletionRequest) -> _Completion:
     if asked.max_tokens is not None:
         for prompt in prompts:
             _check_room(len(prompt.token_ids), asked.max_tokens, context.engine.max_model_len)
-    return _Completion(context, asked, prompts)
+    return _Completion(context, asked, prompts, timeout)
 
 
 async def _encoded(context: Context, asked: CompletionRequest) -> list[EncodedPrompt]:
@@ -87,7 +87,9 @@ def _shown(tokenizer: Tokenizer, token_ids: list[int], skip_special_tokens: bool
 class _Completion:
     """One request under way."""
 
-    def __init__(self, context: Context, asked: CompletionRequest, prompts: list[EncodedPrompt]) -> None:
+    def __init__(
+        self, context: Context, asked: CompletionRequest, prompts: list[EncodedPrompt], timeout: float | None
+    ) -> None:
         self._asked = asked
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._usage = Usage()
@@ -116,6 +118,7 @@ class _Completion:
                 f"{self._id}-{index}",
                 priority=asked.priority or 0,
                 cache_salt=asked.cache_salt,
+                timeout=timeout,
             )
             for index, prompt in enumerate(prompts)
         ]
