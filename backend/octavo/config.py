@@ -81,6 +81,11 @@ class EngineConfig(Knobs):
     max_restarts: int = Field(3, ge=0, description="Times a core that died is started again within restart_window.")
     restart_window: float = Field(600.0, gt=0, description="Seconds after which a restart no longer counts.")
     stall_timeout: float = Field(60.0, ge=0.1, description="Seconds after which a step that does not end is a stall.")
+    otlp_traces_endpoint: str | None = Field(
+        None, description="URL that traces go to (OTLP over HTTP), e.g. http://collector:4318/v1/traces."
+    )
+    debug_dir: str | None = Field(None, description="Directory that the last steps of a core that died are written to.")
+    log_format: Literal["text", "json"] = Field("text", description="One line a record, or one JSON object.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log line shown.")
 
     @field_validator("served_model_name", mode="before")

@@ -75,7 +75,7 @@ async def test_control_characters_do_not_reach_the_terminal() -> None:
 
 def test_a_session(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "AsyncEngine", FakeEngine)
-    monkeypatch.setattr(module, "setup_logging", lambda _: None)
+    monkeypatch.setattr(module, "setup_logging", lambda *_, **__: None)
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\n\n/rest\n/reset\nagain\n"))
     assert run(octavo, "octavo", ["chat", "/m"]) == 0
     out = capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_a_session(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 def test_exit_leaves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "AsyncEngine", FakeEngine)
-    monkeypatch.setattr(module, "setup_logging", lambda _: None)
+    monkeypatch.setattr(module, "setup_logging", lambda *_, **__: None)
     monkeypatch.setattr("sys.stdin", io.StringIO("/exit\nnever\n"))
     assert run(octavo, "octavo", ["chat", "/m"]) == 0
     assert "never" not in capsys.readouterr().out

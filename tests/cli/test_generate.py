@@ -19,7 +19,7 @@ from tests.cli.fake_engine import FakeEngine
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AsyncEngine", FakeEngine)
-    monkeypatch.setattr(module, "setup_logging", lambda _: None)
+    monkeypatch.setattr(module, "setup_logging", lambda *_, **__: None)
 
 
 def generate(*arguments: str) -> int:

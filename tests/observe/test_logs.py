@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -58,3 +60,16 @@ def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("error")
     logging.getLogger("octavo").warning("hidden")
     assert capsys.readouterr().err == ""
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("info", log_format="json")
+    logging.getLogger("octavo.x").warning("two\nlines: %s", "é")
+    try:
+        raise ValueError("cause")
+    except ValueError:
+        logging.getLogger("octavo").exception("failed")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["level"], first["logger"], first["message"]) == ("warning", "octavo.x", "two\nlines: é")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
+    assert "ValueError: cause" in second["exception"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.config import EngineConfig
+from octavo.engine.in_flight import RequestState
 from octavo.engine.messages import CoreReady
+from octavo.engine.recorder import RecordedStep
 from octavo.errors import EngineOverloadedError, EngineStoppedError, RequestError
 from octavo.observe.metrics import EngineMetrics
 from octavo.outputs import CompletionOutput, Logprob, RequestOutput
@@ -72,6 +74,8 @@ class Call:
     priority: int
     cache_salt: str | None
     timeout: float | None
+    operation: str
+    trace_headers: Mapping[str, str] | None
 
 
 @dataclass
@@ -87,6 +91,8 @@ class FakeEngine:
     error: Exception | None = None
     error_after: int = 0
     overloaded: EngineOverloadedError | None = None
+    steps: list[RecordedStep] = field(default_factory=list)
+    in_flight: list[RequestState] = field(default_factory=list)
     state: Status = field(default_factory=Status)
     calls: list[Call] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
@@ -107,6 +113,12 @@ class FakeEngine:
 
     def status(self) -> Status:
         return self.state
+
+    def recent_steps(self, count: int) -> list[RecordedStep]:
+        return self.steps[-count:]
+
+    def requests(self) -> list[RequestState]:
+        return self.in_flight
 
     def check_accepting(self) -> None:
         if self.overloaded is not None:
@@ -144,6 +156,8 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         timeout: float | None = None,
+        operation: str = "text_completion",
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[RequestOutput]:
         if self.state.state != "ready":
             raise EngineStoppedError(self.state.reason)
@@ -153,7 +167,9 @@ class FakeEngine:
         if any(token_id >= VOCAB for token_id in ids):
             raise RequestError("token id in the prompt out of range", "prompt")
         assert request_id is not None
-        self.calls.append(Call(dict(prompt), params, request_id, priority, cache_salt, timeout))
+        self.calls.append(
+            Call(dict(prompt), params, request_id, priority, cache_salt, timeout, operation, trace_headers)
+        )
         self.running += 1
         finished = False
         try:

@@ -79,7 +79,7 @@ class Conversation:
 def run(parsed: Parsed) -> int:
     """Talks until /exit or the end of the input."""
     config = parsed.get(EngineConfig)
-    setup_logging(config.log_level)
+    setup_logging(config.log_level, log_format=config.log_format)
     console = Console(emoji=False, highlight=False)
     if sys.stdin.isatty():
         # Gives input() line editing and history, where Python was built with it.

@@ -35,7 +35,7 @@ def run(parsed: Parsed) -> int:
     """Exit code 1 if a line failed."""
     config, params = parsed.get(EngineConfig), parsed.get(SamplingParams)
     prompt, input_file, output_file = (parsed.extras[name] for name in ("prompt", "input_file", "output_file"))
-    setup_logging(config.log_level)
+    setup_logging(config.log_level, log_format=config.log_format)
     if prompt is not None:
         if input_file is not None:
             raise ConfigError("give a PROMPT or --input, not both", "input")

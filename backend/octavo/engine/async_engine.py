@@ -8,18 +8,19 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from octavo.config import EngineConfig
 from octavo.core.request import SequenceOutput
 from octavo.engine.backlog import Backlog
-from octavo.engine.in_flight import InFlight
+from octavo.engine.in_flight import InFlight, RequestState
 from octavo.engine.intake import Intake, Prompt
 from octavo.engine.messages import Abort, CoreFailed, CoreMessage, CoreReady, RequestRejected, StepOutputs
 from octavo.engine.output import RequestAssembler
 from octavo.engine.pulse import mark_of
+from octavo.engine.recorder import RecordedStep
 from octavo.engine.restarts import Suspicion
 from octavo.engine.supervisor import Supervisor
 from octavo.errors import (
@@ -33,6 +34,7 @@ from octavo.errors import (
 )
 from octavo.model.loading.source import resolve_model
 from octavo.observe.metrics import EndReason, EngineMetrics
+from octavo.observe.tracing import Operation, TracedRequest, build_tracer
 from octavo.outputs import RequestOutput
 from octavo.sampling_params import SamplingParams
 from octavo.text.tokenizer import Tokenizer
@@ -72,6 +74,7 @@ class AsyncEngine:
         self._held: set[str] = set()
         self._backlog = Backlog(config.max_num_seqs, config.max_queued_requests, config.max_queued_tokens)
         self._suspicion = Suspicion()
+        self._tracer = build_tracer(config.otlp_traces_endpoint, config.model_name)
         self._supervisor: Supervisor | None = None
         self._intake: Intake | None = None
 
@@ -91,6 +94,15 @@ class AsyncEngine:
 
     def status(self) -> EngineStatus:
         return EngineStatus(self._state, self._reason)
+
+    def recent_steps(self, count: int = 256) -> list[RecordedStep]:
+        """The core's last steps, oldest first; of a dead core too."""
+        return self._supervisor.recent_steps(count) if self._supervisor is not None else []
+
+    def requests(self) -> list[RequestState]:
+        """What is in flight, oldest first; no prompts and no texts."""
+        now = time.monotonic()
+        return [request.state(now, held=name in self._held) for name, request in self._requests.items()]
 
     async def start(self) -> None:
         """Starts the core and returns when a warm-up token has come out.
@@ -134,6 +146,8 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         timeout: float | None = None,
+        operation: Operation = "text_completion",
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Streams what is new, at most one output a step; the last one has `finished` set.
 
@@ -141,6 +155,7 @@ class AsyncEngine:
 
         Args:
             timeout: seconds the request may take, waiting included; None: `request_timeout`.
+            operation, trace_headers: for traces: what is asked for, and the caller's W3C `traceparent`.
 
         Raises:
             RequestError: the request is wrong; raised before the first output.
@@ -154,6 +169,7 @@ class AsyncEngine:
         self.check_accepting()
         request_id = request_id or uuid.uuid4().hex
         request = await self._submit(prompt, params, request_id, priority, cache_salt)
+        request.operation, request.trace_headers = operation, trace_headers
         expiry = None
         if seconds is not None:
             expiry = asyncio.get_running_loop().call_at(begin + seconds, self._expire, request_id, request, seconds)
@@ -194,6 +210,8 @@ class AsyncEngine:
         self._fail_all(EngineStoppedError("the engine has been shut down"))
         if self._supervisor is not None:
             await self._supervisor.stop()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _ready_info(self) -> CoreReady:
         if self.info is None:
@@ -375,6 +393,7 @@ class AsyncEngine:
 
     def _record_finished(self, request: InFlight, output: RequestOutput, now: float) -> None:
         reasons = request.assembler.finish_reasons
+        self._trace(request, now, reasons)
         self.metrics.record_finished(
             reasons[0] if reasons else "abort",
             now - request.arrival_time,
@@ -391,7 +410,7 @@ class AsyncEngine:
         request = self._remove(request_id)
         if request is not None:
             self._send_abort(request_id)
-            self._record_unfinished(request, "error")
+            self._record_unfinished(request, "error", error)
             request.stream.fail(error)
 
     def _forget(self, request_id: str, request: InFlight) -> None:
@@ -404,12 +423,29 @@ class AsyncEngine:
         self._send_abort(request_id)
         self._record_unfinished(request, "error" if self._state == "dead" else "abort")
 
-    def _record_unfinished(self, request: InFlight, reason: EndReason) -> None:
+    def _record_unfinished(self, request: InFlight, reason: EndReason, error: OctavoError | None = None) -> None:
+        now = time.monotonic()
+        self._trace(request, now, [reason], error)
         self.metrics.record_finished(
-            reason,
-            time.monotonic() - request.arrival_time,
-            request.num_prompt_tokens,
-            request.assembler.num_output_tokens,
+            reason, now - request.arrival_time, request.num_prompt_tokens, request.assembler.num_output_tokens
+        )
+
+    def _trace(self, request: InFlight, now: float, reasons: Sequence[str], error: OctavoError | None = None) -> None:
+        if self._tracer is None:
+            return
+        self._tracer.record(
+            TracedRequest(
+                request_id=request.message.request_id,
+                operation=request.operation,
+                params=request.message.params,
+                metrics=request.assembler.metrics,
+                end_time=now,
+                num_prompt_tokens=request.num_prompt_tokens,
+                num_output_tokens=request.assembler.num_output_tokens,
+                finish_reasons=reasons,
+                error=error,
+            ),
+            request.trace_headers,
         )
 
     def _remove(self, request_id: str) -> InFlight | None:

@@ -19,6 +19,7 @@ import msgspec
 from octavo.config import EngineConfig
 from octavo.engine.messages import CoreMessage, FrontMessage, Shutdown, core_decoder, encoder
 from octavo.engine.pulse import Pulse
+from octavo.engine.recorder import FlightRecorder
 
 logger = logging.getLogger("octavo.engine")
 
@@ -37,11 +38,12 @@ class CoreProcess:
         self,
         config: EngineConfig,
         pulse: Pulse,
+        recorder: FlightRecorder,
         on_message: Callable[[CoreMessage], None],
         on_exit: Callable[[int], None],
     ) -> None:
         self._config = config
-        self._pulse = pulse
+        self._shared = (pulse, recorder)
         self._on_message = on_message
         self._on_exit = on_exit
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -56,9 +58,10 @@ class CoreProcess:
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
+            inherited = (theirs.fileno(), *(one.fileno() for one in self._shared))
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "octavo.engine.process", str(theirs.fileno()), str(self._pulse.fileno())],
-                pass_fds=(theirs.fileno(), self._pulse.fileno()),
+                [sys.executable, "-m", "octavo.engine.process", *map(str, inherited)],
+                pass_fds=inherited,
                 env=core_environment(os.environ),
             )
         connection = Connection(ours.detach())

@@ -39,7 +39,7 @@ class LLM:
 
     def __init__(self, model: str, **knobs: Any) -> None:
         self.config = EngineConfig.from_sources({"model": model, **knobs})
-        setup_logging(self.config.log_level)
+        setup_logging(self.config.log_level, log_format=self.config.log_format)
         self._tokenizer = self._load_tokenizer()
         self._loop = EngineLoop.build(self.config)
         info = self._loop.info

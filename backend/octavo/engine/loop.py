@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from octavo.config import EngineConfig
 from octavo.core.request import SchedulerStats, Sequence, SequenceOutput
 from octavo.core.scheduler import Scheduler, SchedulerConfig
 from octavo.core.step import RowResult, StepPlan, StepResult
 from octavo.engine.messages import AddRequest
+from octavo.engine.recorder import StepTimes
 from octavo.errors import DeviceMemoryError
 from octavo.execution.executor import Executor, ExecutorInfo, build_executor
 from octavo.sampling_params import SamplingParams
@@ -43,14 +44,23 @@ class LoopStats:
     preemptions: int = 0
 
 
+class StepObserver(Protocol):
+    """Sees every step of a loop."""
+
+    def planned(self, plan: StepPlan, plan_ms: float) -> None:
+        """Before the plan is executed."""
+
+    def done(self, times: StepTimes, stats: SchedulerStats) -> None:
+        """After a step that was executed and taken in; one that failed or was taken back has no end."""
+
+
 class EngineLoop:
     """Owns the scheduler and the executor, and moves data between them; one step a call."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
         self._scheduler = scheduler
         self._executor = executor
-        self.on_plan: Callable[[StepPlan], None] | None = None
-        """Called with every plan before it is executed."""
+        self.observer: StepObserver | None = None
         self._preemptions_before = 0
         self.stats = LoopStats()
 
@@ -116,8 +126,10 @@ class EngineLoop:
         """
         start = time.perf_counter()
         plan = self._scheduler.plan(time.monotonic())
-        if self.on_plan is not None:
-            self.on_plan(plan)
+        planned = time.perf_counter()
+        if self.observer is not None:
+            self.observer.planned(plan, 1e3 * (planned - start))
+        begin = time.perf_counter()
         try:
             result = self._executor.execute(plan)
         except DeviceMemoryError as error:
@@ -126,6 +138,7 @@ class EngineLoop:
             # Ctrl-C in a notebook too: the plan must not stay open, nor what it half did be taken for done.
             self._scheduler.update(plan, _failed(plan, error), time.monotonic())
             raise
+        executed = time.perf_counter()
         outputs = self._scheduler.update(plan, result, time.monotonic())
         stats = self.stats
         stats.steps += 1
@@ -135,7 +148,11 @@ class EngineLoop:
         snapshot = self._scheduler.stats()
         stats.kv_waste_sum += snapshot.kv_waste
         stats.preemptions = snapshot.num_preemptions - self._preemptions_before
-        stats.wall_seconds += time.perf_counter() - start
+        end = time.perf_counter()
+        stats.wall_seconds += end - start
+        if self.observer is not None:
+            times = StepTimes(1e3 * (planned - start), 1e3 * (executed - begin), 1e3 * (end - executed))
+            self.observer.done(times, snapshot)
         return outputs
 
     def _retreat(self, plan: StepPlan, error: DeviceMemoryError) -> list[SequenceOutput]:

@@ -159,6 +159,11 @@ class RequestAssembler:
         self._is_first = True
 
     @property
+    def metrics(self) -> RequestMetrics:
+        """When what happened to the request."""
+        return self._metrics
+
+    @property
     def finished(self) -> bool:
         return all(sequence.finish_reason is not None for sequence in self._sequences)
 

@@ -1,10 +1,10 @@
 """The core in a process of its own: HTTP, JSON and tokenising cannot steal the interpreter from the step loop, and
 its memory comes back when it goes.
 
-Run as `python -m octavo.engine.process FD PULSE`, FD being one end of a socket pair, PULSE the descriptor of a
-Pulse's file. The first frame is the EngineConfig as JSON; then come FrontMessages, and CoreMessages go back. The
-process ends on Shutdown, when the other end closes (the front is gone), or after a CoreFailed of its own. On SIGUSR1 it
-writes the stacks of its threads to standard error.
+Run as `python -m octavo.engine.process FD PULSE RECORDER`, FD being one end of a socket pair, the others descriptors of
+a Pulse's and a FlightRecorder's files. The first frame is the EngineConfig as JSON; then come FrontMessages, and
+CoreMessages go back. The process ends on Shutdown, when the other end closes (the front is gone), or after a CoreFailed
+of its own. On SIGUSR1 it writes the stacks of its threads to standard error.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import queue
 import signal
 import sys
 import threading
+import time
 from multiprocessing.connection import Connection
 
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.core.request import SequenceOutput
+from octavo.core.request import SchedulerStats, SequenceOutput
 from octavo.core.step import StepPlan
 from octavo.engine.loop import EngineLoop
 from octavo.engine.messages import (
@@ -37,7 +38,8 @@ from octavo.engine.messages import (
     encoder,
     front_decoder,
 )
-from octavo.engine.pulse import Pulse
+from octavo.engine.pulse import Pulse, mark_of
+from octavo.engine.recorder import FlightRecorder, StepTimes
 from octavo.errors import ConfigError, RequestError
 from octavo.observe.logs import setup_logging
 
@@ -47,9 +49,10 @@ logger = logging.getLogger("octavo.core")
 class CoreServer:
     """Runs an EngineLoop behind a connection. One thread reads; the main thread steps and writes."""
 
-    def __init__(self, connection: Connection, pulse: Pulse) -> None:
+    def __init__(self, connection: Connection, pulse: Pulse, recorder: FlightRecorder) -> None:
         self._connection = connection
         self._pulse = pulse
+        self._recorder = recorder
         self._encoder = encoder()
         self._inbox: queue.SimpleQueue[FrontMessage] = queue.SimpleQueue()
         self._step_id = 0
@@ -60,7 +63,7 @@ class CoreServer:
     def run(self) -> int:
         """Serves until told to stop; returns the exit code."""
         config = EngineConfig.model_validate_json(self._connection.recv_bytes())
-        setup_logging(config.log_level)
+        setup_logging(config.log_level, log_format=config.log_format)
         threading.Thread(target=self._read, name="octavo-core-reader", daemon=True).start()
         try:
             loop = EngineLoop.build(config)
@@ -72,7 +75,7 @@ class CoreServer:
             self._send(CoreFailed(f"the model could not be loaded: {type(error).__name__}: {error}"))
             return 1
         info = loop.info
-        loop.on_plan = self._on_plan
+        loop.observer = self
         self._send(
             CoreReady(
                 num_blocks=info.num_blocks,
@@ -110,14 +113,21 @@ class CoreServer:
             self._step_id += 1
             self._send(StepOutputs(outputs, loop.scheduler_stats(), self._step_id))
 
-    def _on_plan(self, plan: StepPlan) -> None:
-        self._pulse.begin(row.request_id for row in plan.rows)
+    def planned(self, plan: StepPlan, plan_ms: float) -> None:
+        """From the loop: what is told of a step while it is still to come is all that is known if the core dies."""
+        marks = [mark_of(row.request_id) for row in plan.rows]
+        self._pulse.begin(marks)
+        self._recorder.begin(plan, marks, time.monotonic(), plan_ms)
         if self._crash_token is not None and any(
             self._crash_token in sequence.token_ids[: sequence.num_prompt_tokens] for sequence in plan.new
         ):
             if self._crash_kind == "raise":
                 raise RuntimeError("a fault made for a test")
             os._exit(70)
+
+    def done(self, times: StepTimes, stats: SchedulerStats) -> None:
+        """From the loop."""
+        self._recorder.end(times, stats.num_waiting, stats.kv_usage)
 
     def _handle(self, loop: EngineLoop, message: FrontMessage) -> None:
         match message:
@@ -157,7 +167,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    return CoreServer(Connection(int(sys.argv[1])), Pulse.attach(int(sys.argv[2]))).run()
+    connection, pulse, recorder = map(int, sys.argv[1:])
+    return CoreServer(Connection(connection), Pulse.attach(pulse), FlightRecorder.attach(recorder)).run()
 
 
 if __name__ == "__main__":

@@ -7,13 +7,17 @@ import logging
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from octavo import errors
 from octavo.config import EngineConfig
 from octavo.engine.core_process import CoreProcess, how_it_ended
 from octavo.engine.messages import CoreFailed, CoreMessage, CoreReady, FrontMessage
 from octavo.engine.pulse import Pulse
+from octavo.engine.recorder import FlightRecorder, RecordedStep
 from octavo.engine.restarts import RestartBudget
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.observe.oom import oom_kills
@@ -53,6 +57,7 @@ class Supervisor:
         self._budget = RestartBudget(config.max_restarts, config.restart_window)
         self._core: CoreProcess | None = None
         self._pulse: Pulse | None = None
+        self._recorder: FlightRecorder | None = None
         self._failure: CoreFailed | None = None
         self._started: asyncio.Future[CoreReady] | None = None
         self._oom_kills: int | None = None
@@ -83,6 +88,10 @@ class Supervisor:
             raise RuntimeError("no core has been launched")
         return await self._started
 
+    def recent_steps(self, count: int) -> list[RecordedStep]:
+        """The last steps of the core there is, or was last; oldest first."""
+        return self._recorder.read(count) if self._recorder is not None else []
+
     def send(self, message: FrontMessage) -> None:
         """To the core there is now; what is sent while there is none is lost."""
         if self._core is not None:
@@ -111,10 +120,12 @@ class Supervisor:
     def _start_core(self) -> None:
         self._failure = self._stalled = None
         self._oom_kills = oom_kills()
-        if self._pulse is not None:
-            self._pulse.close()
+        for page in (self._pulse, self._recorder):
+            if page is not None:
+                page.close()
         self._pulse = Pulse.create(self._config.max_num_seqs)
-        self._core = CoreProcess(self._config, self._pulse, self._on_message, self._on_exit)
+        self._recorder = FlightRecorder.create()
+        self._core = CoreProcess(self._config, self._pulse, self._recorder, self._on_message, self._on_exit)
         self._core.start()
 
     def _on_message(self, message: CoreMessage) -> None:
@@ -141,6 +152,7 @@ class Supervisor:
         # Killed by hand or by a service manager, not by the kernel or by us: no request is to blame for that.
         blameless = code == -signal.SIGKILL and starved is False and self._stalled is None
         beat = self._pulse.read() if self._pulse is not None and not blameless else None
+        self._dump_steps()
         self._events.on_down(reason, beat.batch if beat is not None else frozenset())
         pause = self._budget.take(time.monotonic())
         if pause is None:
@@ -153,6 +165,19 @@ class Supervisor:
         self.num_restarts += 1
         logger.error("the engine's core died (%s); starting another in %g s", reason, pause)
         self._restart = asyncio.get_running_loop().call_later(pause, self._start_core)
+
+    def _dump_steps(self) -> None:
+        if self._config.debug_dir is None or self._recorder is None:
+            return
+        path = Path(self._config.debug_dir) / f"octavo-steps-{time.strftime('%Y%m%dT%H%M%S')}-{self.pid}.jsonl"
+        lines = [msgspec.json.encode(step) for step in self._recorder.read()]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"\n".join([*lines, b""]))
+        except OSError as error:
+            logger.warning("the last steps could not be written to '%s': %s", path, error)
+            return
+        logger.error("the core's last %d steps are in '%s'", len(lines), path)
 
     def _out_of_memory(self) -> bool | None:
         now = oom_kills()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
+from typing import Literal
+
+LogFormat = Literal["text", "json"]
 
 _CHATTY = ("asyncio", "filelock", "fsspec", "httpcore", "httpx", "huggingface_hub", "py.warnings", "urllib3", "uvicorn")
 # A message can carry text from a request: it must not be able to forge a line or drive the terminal.
@@ -28,7 +32,27 @@ class LineFormatter(logging.Formatter):
         return super().format(record)
 
 
-def setup_logging(level: str = "info", access_log: bool = False) -> None:
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record: time, level, logger, message, and exception where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+        }
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return json.dumps(shown, ensure_ascii=True)
+
+
+def setup_logging(level: str = "info", access_log: bool = False, log_format: LogFormat = "text") -> None:
     """Takes over the root logger of this process. Calling it again replaces what it set up before.
 
     Libraries are heard from errors up only, or at `level` if that is `debug`.
@@ -36,10 +60,11 @@ def setup_logging(level: str = "info", access_log: bool = False) -> None:
     Args:
         level: least severe record shown: debug, info, warning or error.
         access_log: show the HTTP server's line for every request, whatever the level.
+        log_format: `text` for LineFormatter, `json` for JsonFormatter.
     """
     severity = getattr(logging, level.upper())
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(severity)

@@ -45,9 +45,9 @@ class StreamAnswer(Response):
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_connected(receive, self._respond(send))
+        await while_connected(receive, self._respond(scope, send))
 
-    async def _respond(self, send: Send) -> None:
+    async def _respond(self, scope: Scope, send: Send) -> None:
         async with aclosing(self._events) as events:
             first = await anext(events)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -57,6 +57,6 @@ class StreamAnswer(Response):
                     await send({"type": "http.response.body", "body": event, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the status is sent: the client learns of it in the stream
                 await send(
-                    {"type": "http.response.body", "body": sse.event(api_error(error).body()), "more_body": True}
+                    {"type": "http.response.body", "body": sse.event(api_error(error, scope).body()), "more_body": True}
                 )
         await send({"type": "http.response.body", "body": b"", "more_body": False})

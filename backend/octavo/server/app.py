@@ -11,9 +11,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from octavo import __version__
+from octavo.errors import ConfigError
 from octavo.server import errors
 from octavo.server.config import ServerConfig
 from octavo.server.context import Context
+from octavo.server.keys import ApiKeys
 from octavo.server.request_id import RequestIds
 from octavo.server.routers import chat, completions, health, metrics, models, tokens
 
@@ -28,10 +30,16 @@ def create_app(engine: AsyncEngine, config: ServerConfig | None = None, *, lifes
 
     Args:
         engine: started and shut down by whoever made it, or by `lifespan`.
+        config: its `admin_port` is for whoever runs the app: here it only takes /metrics away.
         lifespan: e.g. `engine_lifespan(engine)`, for servers that run an app's lifespan. A mounted app's is not run.
+
+    Raises:
+        ConfigError: the API key file cannot be read, or keys are to be isolated and there are none.
     """
     config = config or ServerConfig()
-    context = Context(engine, config)
+    if config.isolate_api_keys and not config.wants_keys:
+        raise ConfigError("isolate_api_keys needs keys: give api_key or api_key_file", "isolate_api_keys")
+    context = Context(engine, config, ApiKeys.load(config.api_key, config.api_key_file))
     middleware = [Middleware(RequestIds)]
     if config.allowed_origins:
         middleware.append(
@@ -54,8 +62,9 @@ def create_app(engine: AsyncEngine, config: ServerConfig | None = None, *, lifes
         redirect_slashes=False,
     )
     errors.install(app)
-    for part in (health, metrics):
-        app.include_router(part.router(context))
+    app.include_router(health.router(context.engine))
+    if config.admin_port is None:
+        app.include_router(metrics.router(context.engine))
     for part in (completions, chat, models, tokens):
         app.include_router(part.router(context), dependencies=[Depends(context.authorise)])
     return app

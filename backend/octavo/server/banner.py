@@ -30,7 +30,7 @@ def banner(engine: AsyncEngine, config: ServerConfig, port: int) -> str:
     headers = "-H 'Content-Type: application/json'"
     key = "'none'"
     imports = "from openai import OpenAI"
-    if config.api_key:
+    if config.wants_keys:
         headers += f' -H "Authorization: Bearer ${_KEY_VARIABLE}"'
         key = f"os.environ['{_KEY_VARIABLE}']"
         imports = f"import os\n{imports}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from fastapi import Request
 
@@ -15,11 +15,24 @@ from octavo import __version__
 from octavo.errors import RequestError
 from octavo.server.config import ServerConfig
 from octavo.server.errors import ApiError
+from octavo.server.keys import ApiKeys, bearer
+from octavo.server.readiness import check_ready
 
 if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
+    from octavo.server.protocol.generation import GenerationRequest
 
 TIMEOUT_HEADER = "x-request-timeout"
+_TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+class Options(TypedDict):
+    """Keywords of `AsyncEngine.generate`."""
+
+    priority: int
+    cache_salt: str | None
+    timeout: float | None
+    trace_headers: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -28,6 +41,7 @@ class Context:
 
     engine: AsyncEngine
     config: ServerConfig
+    keys: ApiKeys
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -54,17 +68,38 @@ class Context:
                 code="model_not_found",
             )
 
-    def check_accepting(self) -> None:
-        """Raises ApiError (503) with the reason while the engine takes no requests, EngineOverloadedError while too
-        many wait.
+    def check_running(self) -> None:
+        """Raises ApiError (503) with the reason while the engine takes no requests.
 
         While its core is being started again it does: they wait.
         """
         if self.engine.status().state != "recovering":
-            self.check_ready()
+            check_ready(self.engine)
+
+    def check_accepting(self) -> None:
+        """Raises as `check_running` does, and EngineOverloadedError while too many wait."""
+        self.check_running()
         self.engine.check_accepting()
 
-    def seconds(self, request: Request, timeout: float | None) -> float | None:
+    def check_messages(self, count: int) -> None:
+        """Raises RequestError for more messages than one request may have."""
+        if count > self.config.max_messages:
+            raise RequestError(
+                f"{count} messages are above the {self.config.max_messages} that one request may have (max_messages)",
+                "messages",
+                "invalid_value",
+            )
+
+    def options(self, request: Request, asked: GenerationRequest) -> Options:
+        """What `AsyncEngine.generate` is told beside the prompt and the parameters. Raises RequestError."""
+        return Options(
+            priority=asked.priority or 0,
+            cache_salt=self._cache_salt(request, asked.cache_salt),
+            timeout=self._seconds(request, asked.timeout),
+            trace_headers={name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers},
+        )
+
+    def _seconds(self, request: Request, timeout: float | None) -> float | None:
         """How long a request may take: its `timeout` field, else its header `x-request-timeout`, else None.
 
         Raises RequestError for a header that is no positive number.
@@ -84,32 +119,17 @@ class Context:
             )
         return seconds
 
-    def check_ready(self) -> None:
-        """Raises ApiError (503) with the reason while requests are not taken, or would have to wait for a core."""
-        status = self.engine.status()
-        if status.state == "ready":
-            return
-        headers = {} if status.state == "dead" else {"Retry-After": "1"}
-        raise ApiError(
-            503, f"the engine is {status.state}: {status.reason}", code=_CODES[status.state], headers=headers
-        )
-
     async def authorise(self, request: Request) -> None:
         """Raises ApiError (401) unless the request brings one of the keys, if there are any."""
-        if not self.config.api_key:
+        if not self.keys:
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        presented = given.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
-        # Every key is compared, each in constant time: the answer's delay tells nothing of them.
-        matches = [hmac.compare_digest(presented, key.encode()) for key in self.config.api_key]
-        if not any(matches):
-            problem = "wrong API key" if presented else "no API key: send the header 'Authorization: Bearer KEY'"
+        given = request.headers.get("authorization", "")
+        if not self.keys.match(given):
+            problem = "wrong API key" if bearer(given) else "no API key: send the header 'Authorization: Bearer KEY'"
             raise ApiError(401, problem, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
-
-_CODES = {
-    "starting": "engine_starting",
-    "recovering": "engine_recovering",
-    "draining": "engine_draining",
-    "dead": "engine_dead",
-}
+    def _cache_salt(self, request: Request, salt: str | None) -> str | None:
+        """The prefix-cache salt of a request: its own, and its key's where keys are isolated."""
+        if not self.config.isolate_api_keys:
+            return salt
+        return self.keys.salt(request.headers.get("authorization", ""), salt)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,7 @@ from octavo.errors import (
     RequestError,
     RequestTimeoutError,
 )
+from octavo.server.request_id import SCOPE_KEY
 
 logger = logging.getLogger("octavo.server")
 
@@ -66,8 +68,12 @@ class ApiError(Exception):
         )
 
 
-def api_error(error: Exception) -> ApiError:
-    """The same failure for HTTP. What is not octavo's own is a bug: logged with its traceback, told without."""
+def api_error(error: Exception, scope: Scope | None = None) -> ApiError:
+    """The same failure for HTTP. What is not octavo's own is a bug: logged with its traceback, told without.
+
+    Args:
+        scope: of the request, whose id is logged.
+    """
     match error:
         case ApiError():
             return error
@@ -90,7 +96,7 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(503, str(error), code="engine_not_ready", headers={"Retry-After": "1"})
         case OctavoError():
             return ApiError(500, str(error))
-    logger.error("a request failed unexpectedly", exc_info=error)
+    logger.error("request %s failed unexpectedly", (scope or {}).get(SCOPE_KEY, "?"), exc_info=error)
     return ApiError(500, "the server made a mistake; its log says more", code="internal_error")
 
 
@@ -113,14 +119,14 @@ class Failsafe:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise
-            await api_error(error).response()(scope, receive, send)
+            await api_error(error, scope).response()(scope, receive, send)
 
 
 def install(app: FastAPI) -> None:
     """Makes `app` answer every failure, its own and the framework's, in the one shape."""
 
-    async def known(_: Request, error: Exception) -> Response:
-        return api_error(error).response()
+    async def known(request: Request, error: Exception) -> Response:
+        return api_error(error, request.scope).response()
 
     async def http(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
@@ -141,10 +147,18 @@ def install(app: FastAPI) -> None:
                 failure = ApiError(status, error.detail or HTTPStatus(status).phrase, headers=error.headers)
         return failure.response()
 
+    async def misused(request: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            return await known(request, error)
+        fault = error.errors()[0]
+        name = str(fault["loc"][-1])
+        return ApiError(400, f"{name}: {fault['msg'].lower()}", param=name, code="invalid_value").response()
+
     async def gone(_: Request, __: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     for kind in (ApiError, OctavoError):
         app.add_exception_handler(kind, known)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, misused)
     app.add_exception_handler(ClientDisconnect, gone)

@@ -10,15 +10,18 @@ from octavo.errors import ConfigError
 _BACKLOG = 2048
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError if the address cannot be had."""
+def listen(host: str, port: int, prefix: str = "") -> socket.socket:
+    """A listening socket. Raises ConfigError, naming the options `prefix`host and `prefix`port, if it cannot be had."""
+    flag = "--" + prefix.replace("_", "-")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error.strerror}; choose another with --host", "host") from None
+        raise ConfigError(
+            f"cannot listen on {host}: {error.strerror}; choose another with {flag}host", f"{prefix}host"
+        ) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -26,5 +29,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --port", "port") from None
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {reason}; choose another with {flag}port", f"{prefix}port"
+        ) from None
     return listener

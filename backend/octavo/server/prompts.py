@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # So much text takes milliseconds: off the event loop with it.
 _LONG_TEXT = 20_000
+# What a message of its own costs a template, as characters.
+_MESSAGE_LENGTH = 100
 _RESERVED_VARIABLES = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "messages", "tools"}
 )
@@ -81,11 +84,14 @@ async def encode_chat(
                 f"chat_template_kwargs: '{name}' is not a variable to set here", "chat_template_kwargs", "invalid_value"
             )
     continued = bool(continue_final_message)
-    text = tokenizer.render_chat(
+    render = functools.partial(
+        tokenizer.render_chat,
         [message.for_template() for message in messages],
         add_generation_prompt=not continued if add_generation_prompt is None else add_generation_prompt,
         continue_final_message=continued,
         template_kwargs=dict(template_kwargs or {}),
     )
+    length = sum(len(message.content or "") for message in messages) + _MESSAGE_LENGTH * len(messages)
+    text = await asyncio.to_thread(render) if length > _LONG_TEXT else render()
     (encoded,) = await encode_texts(engine, [text], add_special_tokens=add_special_tokens)
     return encoded

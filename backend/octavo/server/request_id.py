@@ -9,6 +9,8 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER: Final = b"x-request-id"
+SCOPE_KEY: Final = "octavo.request_id"
+"""Where later parts of the app find a request's id in its ASGI scope."""
 _USABLE: Final = re.compile(rb"[!-~]{1,128}")
 
 
@@ -24,6 +26,8 @@ class RequestIds:
             return
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
         request_id = given if _USABLE.fullmatch(given) else uuid.uuid4().hex.encode()
+
+        scope[SCOPE_KEY] = request_id.decode()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -12,6 +12,8 @@ from octavo.sampling_params import SamplingParams, TokenId
 from octavo.server.protocol.wire import Wire, refusal
 
 MAX_STOP_STRINGS = 4
+MAX_ENTRIES = 1024
+"""Of logit_bias, stop_token_ids and bad_words: each costs work in every step."""
 _TINY_TOP_P = 1e-9
 """Stands for top_p 0, which OpenAI's range includes: the likeliest token alone."""
 
@@ -29,6 +31,8 @@ def _stop_list(value: Any) -> Any:
 
 
 def _token_keys(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_ENTRIES:
+        raise ValueError(f"at most {MAX_ENTRIES} entries")
     if not isinstance(value, dict):
         raise ValueError("an object from token ids to numbers from -100 to 100")
     biases: dict[int, Any] = {}
@@ -76,8 +80,8 @@ class GenerationRequest(Wire):
     repetition_penalty: float | None = Field(None, gt=0)
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
-    stop_token_ids: list[TokenId] | None = None
-    bad_words: list[str] | None = None
+    stop_token_ids: list[TokenId] | None = Field(None, max_length=MAX_ENTRIES)
+    bad_words: list[str] | None = Field(None, max_length=MAX_ENTRIES)
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)

@@ -15,7 +15,7 @@ from octavo.server import sse
 from octavo.server.answer import DocumentAnswer, StreamAnswer
 from octavo.server.body import read_json
 from octavo.server.choice import ChatChoice
-from octavo.server.context import Context
+from octavo.server.context import Context, Options
 from octavo.server.prompts import EncodedPrompt, encode_chat
 from octavo.server.protocol.chat import ChatRequest
 from octavo.server.protocol.openapi import json_body
@@ -30,6 +30,7 @@ def router(context: Context) -> APIRouter:
         """Answers a conversation. OpenAI's API; extra fields under vLLM's names."""
         asked = ChatRequest.parse(await read_json(request, context.config.max_request_bytes))
         context.check_model(asked.model)
+        context.check_messages(len(asked.messages))
         context.check_accepting()
         prompt = await encode_chat(
             context.engine,
@@ -38,7 +39,7 @@ def router(context: Context) -> APIRouter:
             continue_final_message=asked.continue_final_message,
             template_kwargs=asked.chat_template_kwargs,
         )
-        answer = _ChatCompletion(context, asked, prompt, context.seconds(request, asked.timeout))
+        answer = _ChatCompletion(context, asked, prompt, context.options(request, asked))
         return StreamAnswer(answer.events()) if asked.stream else DocumentAnswer(answer.document)
 
     return routes
@@ -47,7 +48,7 @@ def router(context: Context) -> APIRouter:
 class _ChatCompletion:
     """One request under way."""
 
-    def __init__(self, context: Context, asked: ChatRequest, prompt: EncodedPrompt, timeout: float | None) -> None:
+    def __init__(self, context: Context, asked: ChatRequest, prompt: EncodedPrompt, options: Options) -> None:
         self._asked = asked
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._usage = Usage()
@@ -62,14 +63,7 @@ class _ChatCompletion:
         num_top = (asked.top_logprobs or 0) if asked.logprobs else None
         self._choices = [ChatChoice(index, num_top) for index in range(asked.n or 1)]
         params = asked.sampling_params(asked.limit, logprobs=num_top, detokenize=context.engine.tokenizer is not None)
-        self._outputs = context.engine.generate(
-            prompt.for_engine(),
-            params,
-            self._id,
-            priority=asked.priority or 0,
-            cache_salt=asked.cache_salt,
-            timeout=timeout,
-        )
+        self._outputs = context.engine.generate(prompt.for_engine(), params, self._id, operation="chat", **options)
 
     async def document(self) -> dict[str, Any]:
         async with aclosing(self._fed()) as fed:

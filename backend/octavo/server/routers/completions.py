@@ -15,7 +15,7 @@ from octavo.server import sse
 from octavo.server.answer import DocumentAnswer, StreamAnswer
 from octavo.server.body import read_json
 from octavo.server.choice import CompletionChoice
-from octavo.server.context import Context
+from octavo.server.context import Context, Options
 from octavo.server.logprobs import CompletionLogprobs
 from octavo.server.merge import merged
 from octavo.server.prompts import EncodedPrompt, encode_texts
@@ -36,13 +36,13 @@ def router(context: Context) -> APIRouter:
         asked = CompletionRequest.parse(await read_json(request, context.config.max_request_bytes))
         context.check_model(asked.model)
         context.check_accepting()
-        answer = await _prepare(context, asked, context.seconds(request, asked.timeout))
+        answer = await _prepare(context, asked, context.options(request, asked))
         return StreamAnswer(answer.events()) if asked.stream else DocumentAnswer(answer.document)
 
     return routes
 
 
-async def _prepare(context: Context, asked: CompletionRequest, timeout: float | None) -> _Completion:
+async def _prepare(context: Context, asked: CompletionRequest, options: Options) -> _Completion:
     num_choices = len(asked.prompts) * (asked.n or 1)
     if num_choices > context.config.max_choices:
         raise RequestError(
@@ -55,7 +55,7 @@ async def _prepare(context: Context, asked: CompletionRequest, timeout: float | 
     if asked.max_tokens is not None:
         for prompt in prompts:
             _check_room(len(prompt.token_ids), asked.max_tokens, context.engine.max_model_len)
-    return _Completion(context, asked, prompts, timeout)
+    return _Completion(context, asked, prompts, options)
 
 
 async def _encoded(context: Context, asked: CompletionRequest) -> list[EncodedPrompt]:
@@ -88,7 +88,7 @@ class _Completion:
     """One request under way."""
 
     def __init__(
-        self, context: Context, asked: CompletionRequest, prompts: list[EncodedPrompt], timeout: float | None
+        self, context: Context, asked: CompletionRequest, prompts: list[EncodedPrompt], options: Options
     ) -> None:
         self._asked = asked
         self._id = f"cmpl-{uuid.uuid4().hex}"
@@ -116,9 +116,8 @@ class _Completion:
                 prompt.for_engine(),
                 params,
                 f"{self._id}-{index}",
-                priority=asked.priority or 0,
-                cache_salt=asked.cache_salt,
-                timeout=timeout,
+                operation="text_completion",
+                **options,
             )
             for index, prompt in enumerate(prompts)
         ]

@@ -27,7 +27,7 @@ def router(context: Context) -> APIRouter:
         """Text, or messages through the chat template, to token ids."""
         asked = TokenizeRequest.parse(await read_json(request, context.config.max_request_bytes))
         context.check_model(asked.model)
-        context.check_accepting()
+        context.check_running()
         encoded = await _encoded(context, asked)
         texts = None
         if asked.return_token_strs:
@@ -45,7 +45,7 @@ def router(context: Context) -> APIRouter:
         """Token ids to text."""
         asked = DetokenizeRequest.parse(await read_json(request, context.config.max_request_bytes))
         context.check_model(asked.model)
-        context.check_accepting()
+        context.check_running()
         tokenizer = require_tokenizer(engine, "tokens")
         decode = partial(tokenizer.decode, asked.tokens, skip_special_tokens=False)
         return {"prompt": await asyncio.to_thread(decode) if len(asked.tokens) > _MANY_TOKENS else decode()}
@@ -55,6 +55,7 @@ def router(context: Context) -> APIRouter:
 
 async def _encoded(context: Context, asked: TokenizeRequest) -> EncodedPrompt:
     if asked.messages is not None:
+        context.check_messages(len(asked.messages))
         return await encode_chat(
             context.engine,
             asked.messages,
