@@ -11,10 +11,11 @@ ARGS ?=
 NATIVE := hatch_build.py $(wildcard kernels/octavo_kernels/cpu/*.cpp kernels/octavo_kernels/cpu/*.hpp)
 CXX_USED := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 
-.PHONY: serve test test-sanitize lint format types contracts unit clean help
+.PHONY: serve serve-triton test test-sanitize lint format types contracts unit clean help
 
 help:
 	@echo "make serve   install into .venv, fetch the default model, serve it on port $(PORT)"
+	@echo "make serve-triton   the same behind NVIDIA Triton Inference Server: HTTP 8000, gRPC 8001, metrics 8002"
 	@echo "make test    lint, types, import contracts and the whole test suite"
 	@echo "make test-sanitize   the CPU kernels' tests over a build with address and undefined-behaviour checks"
 	@echo "make lint | format | types | contracts | unit | clean"
@@ -36,6 +37,13 @@ $(VENV)/.octavo-test: pyproject.toml constraints.txt $(VENV)/.octavo
 
 serve: $(VENV)/.octavo
 	@$(BIN)/octavo serve --host $(HOST) --port $(PORT) $(ARGS)
+
+$(VENV)/.octavo-triton: pyproject.toml constraints.txt $(VENV)/.octavo
+	$(PIP) install --quiet --progress-bar on -c constraints.txt -e '.[triton]'
+	@touch $@
+
+serve-triton: $(VENV)/.octavo-triton
+	@$(BIN)/octavo triton serve --host $(HOST) $(ARGS)
 
 lint: $(VENV)/.octavo-test
 	$(BIN)/ruff check .

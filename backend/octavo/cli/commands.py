@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from octavo.bench.workload import LatencyWorkload, ServeWorkload, ThroughputWorkload
+from octavo.cli.plugins import installed_commands
 from octavo.commandline import CommandGroup, KnobCommand, engine_group
 from octavo.flags import FlagGroup
 from octavo.sampling_params import SamplingParams
@@ -79,5 +80,8 @@ bench_serve = KnobCommand(
 bench = CommandGroup("bench", [throughput, latency, bench_serve], summary="Measure throughput, latency or a server.")
 
 octavo = CommandGroup(
-    "octavo", [serve, generate, chat, bench], summary="Serve, run and measure large language models.", version=True
+    "octavo",
+    [serve, generate, chat, bench, *installed_commands()],
+    summary="Serve, run and measure large language models.",
+    version=True,
 )

@@ -71,6 +71,7 @@ class AsyncEngine:
         self._requests: dict[str, InFlight] = {}
         self._idle = asyncio.Event()
         self._idle.set()
+        self._dead = asyncio.Event()
         self._held: set[str] = set()
         self._backlog = Backlog(config.max_num_seqs, config.max_queued_requests, config.max_queued_tokens)
         self._suspicion = Suspicion()
@@ -183,6 +184,11 @@ class AsyncEngine:
             if expiry is not None:
                 expiry.cancel()
             self._forget(request_id, request)
+
+    async def wait_dead(self) -> str:
+        """Returns when the engine has died for good, with the reason; not when it is shut down."""
+        await self._dead.wait()
+        return self._reason
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its stream closes with finish reason `abort`. Unknown ids are ignored."""
@@ -467,6 +473,7 @@ class AsyncEngine:
         if self._state == "dead":
             return
         self._state, self._reason = "dead", reason
+        self._dead.set()
         if self.info is not None:
             logger.error("the engine is dead: %s", reason)
         self._fail_all(EngineDeadError(reason))

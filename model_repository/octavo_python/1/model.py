@@ -1,0 +1,3 @@
+from octavo_adapters.triton import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
