@@ -8,6 +8,8 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 BENTO_PORT ?= 3000
 KSERVE_PORT ?= 8080
+# Test files at once; each has a core to itself.
+JOBS ?= 2
 ARGS ?=
 
 NATIVE := hatch_build.py $(wildcard kernels/octavo_kernels/cpu/*.cpp kernels/octavo_kernels/cpu/*.hpp)
@@ -86,7 +88,7 @@ contracts: $(VENV)/.octavo-test
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.octavo-test
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test: lint types contracts unit
 

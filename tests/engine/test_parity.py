@@ -70,10 +70,10 @@ def test_batch_equals_transformers_in_tokens_and_logprobs(llm: LLM, smollm2_path
 
 def test_alone_with_a_cold_and_a_warm_cache(llm: LLM, smollm2_path: Path, expected: list[list[int]]) -> None:
     with make(smollm2_path, enable_prefix_caching=False) as cold:
-        for prompt, want in zip(PROMPTS[::3], expected[::3], strict=True):
+        for prompt, want in zip(PROMPTS[::6], expected[::6], strict=True):
             assert tokens(cold, [prompt]) == [want], prompt
     cached = 0
-    for prompt, want in zip(PROMPTS, expected, strict=True):
+    for prompt, want in zip(PROMPTS[::3], expected[::3], strict=True):
         output = llm.generate(prompt, GREEDY, use_tqdm=False)[0]
         assert output.outputs[0].token_ids == want, prompt
         cached += output.num_cached_tokens
@@ -87,7 +87,7 @@ def test_batch_with_a_warm_cache(llm: LLM, expected: list[list[int]]) -> None:
 @pytest.mark.parametrize("chunk", [7, 64])
 def test_chunk_sizes(smollm2_path: Path, expected: list[list[int]], chunk: int) -> None:
     with make(smollm2_path, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 32)) as engine:
-        some = slice(None, None, 2) if chunk == 7 else slice(None)
+        some = slice(None, None, 4) if chunk == 7 else slice(None)
         assert tokens(engine, PROMPTS[some]) == expected[some]
 
 
@@ -106,7 +106,8 @@ def test_a_pool_so_small_that_requests_are_preempted(
     pool = 40 * 16 * 30 * 2 * 3 * 64 * 4
     with make(smollm2_path, kv_cache_memory_bytes=pool, enable_prefix_caching=prefix_caching) as engine:
         assert engine.info.num_blocks == 40
-        assert tokens(engine, PROMPTS) == expected
+        some = slice(None) if prefix_caching else slice(None, None, 2)
+        assert tokens(engine, PROMPTS[some]) == expected[some]
         assert engine.stats.preemptions > 0
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import logging
 import os
+import sys
 from collections.abc import Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from octavo import ConfigError, OctavoError
+from octavo import ConfigError
 from octavo.observe.logs import setup_logging
-from octavo.tensors import INPUTS, OUTPUTS, TensorRequest, TensorSpec, generate
+from octavo.tensors import INPUTS, OUTPUTS, TensorSpec
 from octavo_adapters.triton.devices import instance_number, visible_devices
 from octavo_adapters.triton.engine_thread import EngineThread
+from octavo_adapters.triton.exchanges import Exchanges
+from octavo_adapters.triton.guard import Guard
 from octavo_adapters.triton.metrics import MetricsBridge
 from octavo_adapters.triton.options import AdapterOptions, read_engine_config
-from octavo_adapters.triton.responses import Exchange, RequestCancelledError, Responses
-
-logger = logging.getLogger("octavo.triton")
+from octavo_adapters.triton.responses import Responses
 
 _TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 
@@ -74,14 +72,22 @@ class TritonPythonModel:
         if devices is not None:
             # This process is the instance's own, and its engine's core inherits it.
             os.environ["CUDA_VISIBLE_DEVICES"] = devices
+        # Triton's stub ignores PYTHONPATH, a python that it starts does not: both must import the same octavo.
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self._name = args["model_name"]
         self._drain_timeout = options.drain_timeout
         self._asked_for_readiness = False
+        self._guard = Guard()
+        self._guard.start()
         self._engine = EngineThread(config, on_dead=self._on_dead)
-        self._engine.start()
+        try:
+            self._engine.start()
+        except BaseException:
+            self._guard.stop()
+            raise
         self._responses = Responses(pb_utils)
         self._responses.start()
-        self._tasks: dict[Exchange, asyncio.Task[None]] = {}
+        self._exchanges = Exchanges(self._engine, self._responses)
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._metrics = MetricsBridge(pb_utils, self._engine, labels)
         self._metrics.start()
@@ -89,14 +95,13 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[Any]) -> None:
         """Hands each request to the engine's thread. Nothing is computed here, and nothing waited for."""
         for request in requests:
-            exchange = Exchange(request.get_response_sender(), self._cancel)
+            sender = request.get_response_sender()
             try:
                 inputs, parameters = _read(request)
             except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others
-                self._responses.fail(exchange, error)
+                self._exchanges.refuse(sender, error)
                 continue
-            self._responses.open(exchange)
-            self._engine.submit(self._answer(exchange, inputs, parameters))
+            self._exchanges.begin(sender, inputs, parameters)
 
     def is_ready(self) -> bool:
         """Asked by Triton, from 26.03 on, for `/v2/models/<m>/ready`."""
@@ -108,38 +113,7 @@ class TritonPythonModel:
         self._metrics.stop()
         self._engine.stop(self._drain_timeout)
         self._responses.stop()
-
-    async def _answer(self, exchange: Exchange, inputs: dict[str, list[Any]], parameters: dict[str, Any]) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks[exchange] = task
-        try:
-            request = TensorRequest.parse(inputs, parameters)
-            async with aclosing(generate(self._engine.engine, request)) as answers:
-                async for tensors, final in answers:
-                    self._responses.put(exchange, tensors, final=final)
-        except asyncio.CancelledError:
-            self._fail(exchange, RequestCancelledError("the request was cancelled"))
-        except Exception as error:
-            if not isinstance(error, OctavoError):
-                logger.exception("a request failed unexpectedly")
-            self._fail(exchange, error)
-        finally:
-            self._tasks.pop(exchange, None)
-            if not exchange.ended:
-                self._fail(exchange, RuntimeError("the engine gave no answer"))
-
-    def _fail(self, exchange: Exchange, error: BaseException) -> None:
-        if not exchange.ended:
-            self._responses.fail(exchange, error)
-
-    def _cancel(self, exchange: Exchange) -> None:
-        def cancel() -> None:
-            task = self._tasks.get(exchange)
-            if task is not None:
-                task.cancel()
-
-        self._engine.call(cancel)
+        self._guard.stop()
 
     def _on_dead(self, reason: str) -> None:
         """A Triton that does not ask `is_ready` learns of it by the model's being unloaded."""
