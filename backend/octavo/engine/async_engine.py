@@ -8,7 +8,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ from octavo.core.request import SequenceOutput
 from octavo.engine.backlog import Backlog
 from octavo.engine.in_flight import InFlight, RequestState
 from octavo.engine.intake import Intake, Prompt
+from octavo.engine.ledger import Ledger
 from octavo.engine.messages import Abort, CoreFailed, CoreMessage, CoreReady, RequestRejected, StepOutputs
 from octavo.engine.output import RequestAssembler
 from octavo.engine.pulse import mark_of
@@ -33,8 +34,8 @@ from octavo.errors import (
     RequestTimeoutError,
 )
 from octavo.model.loading.source import resolve_model
-from octavo.observe.metrics import EndReason, EngineMetrics
-from octavo.observe.tracing import Operation, TracedRequest, build_tracer
+from octavo.observe.metrics import EngineMetrics
+from octavo.observe.tracing import Operation, build_tracer
 from octavo.outputs import RequestOutput
 from octavo.sampling_params import SamplingParams
 from octavo.text.tokenizer import Tokenizer
@@ -75,7 +76,7 @@ class AsyncEngine:
         self._held: set[str] = set()
         self._backlog = Backlog(config.max_num_seqs, config.max_queued_requests, config.max_queued_tokens)
         self._suspicion = Suspicion()
-        self._tracer = build_tracer(config.otlp_traces_endpoint, config.model_name)
+        self._ledger = Ledger(self.metrics, build_tracer(config.otlp_traces_endpoint, config.model_name))
         self._supervisor: Supervisor | None = None
         self._intake: Intake | None = None
 
@@ -216,8 +217,7 @@ class AsyncEngine:
         self._fail_all(EngineStoppedError("the engine has been shut down"))
         if self._supervisor is not None:
             await self._supervisor.stop()
-        if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+        await asyncio.to_thread(self._ledger.close)
 
     def _ready_info(self) -> CoreReady:
         if self.info is None:
@@ -370,42 +370,26 @@ class AsyncEngine:
 
     def _feed(self, request_id: str, request: InFlight, news: list[SequenceOutput]) -> None:
         now = time.monotonic()
-        self._record_tokens(request, news, now)
+        self._note_tokens(request, news, now)
         update = request.assembler.feed(news, now)
         for index in update.stopped:
             self._send_abort(request_id, index)
         if update.output is not None:
             request.stream.put(update.output)
             if update.output.finished:
-                self._record_finished(request, update.output, now)
+                self._ledger.finished(request, now)
         if update.error is not None:
             self._end(request_id, RequestError(update.error))
 
-    def _record_tokens(self, request: InFlight, news: list[SequenceOutput], now: float) -> None:
-        count = sum(len(output.token_ids) for output in news)
-        if count == 0:
+    def _note_tokens(self, request: InFlight, news: list[SequenceOutput], now: float) -> None:
+        if not any(output.token_ids for output in news):
             return
         if request.last_token_time is None:
             self._backlog.begin(request.num_prompt_tokens)
-            scheduled = news[0].first_scheduled_time
-            queued = scheduled - request.arrival_time if scheduled is not None else None
-            self.metrics.record_first_token(request.num_prompt_tokens, now - request.arrival_time, queued)
-            self.metrics.record_tokens(count, None)
-        else:
-            self.metrics.record_tokens(count, now - request.last_token_time)
+        self._ledger.tokens(request, news, now)
         request.last_token_time = now
         if self._suspicion.clear(request.message.request_id):
             self._release()
-
-    def _record_finished(self, request: InFlight, output: RequestOutput, now: float) -> None:
-        reasons = request.assembler.finish_reasons
-        self._trace(request, now, reasons)
-        self.metrics.record_finished(
-            reasons[0] if reasons else "abort",
-            now - request.arrival_time,
-            request.num_prompt_tokens,
-            output.num_output_tokens,
-        )
 
     def _expire(self, request_id: str, request: InFlight, seconds: float) -> None:
         if self._requests.get(request_id) is request and not request.assembler.finished:
@@ -416,7 +400,7 @@ class AsyncEngine:
         request = self._remove(request_id)
         if request is not None:
             self._send_abort(request_id)
-            self._record_unfinished(request, "error", error)
+            self._ledger.unfinished(request, "error", error)
             request.stream.fail(error)
 
     def _forget(self, request_id: str, request: InFlight) -> None:
@@ -427,32 +411,7 @@ class AsyncEngine:
         if request.assembler.finished:
             return
         self._send_abort(request_id)
-        self._record_unfinished(request, "error" if self._state == "dead" else "abort")
-
-    def _record_unfinished(self, request: InFlight, reason: EndReason, error: OctavoError | None = None) -> None:
-        now = time.monotonic()
-        self._trace(request, now, [reason], error)
-        self.metrics.record_finished(
-            reason, now - request.arrival_time, request.num_prompt_tokens, request.assembler.num_output_tokens
-        )
-
-    def _trace(self, request: InFlight, now: float, reasons: Sequence[str], error: OctavoError | None = None) -> None:
-        if self._tracer is None:
-            return
-        self._tracer.record(
-            TracedRequest(
-                request_id=request.message.request_id,
-                operation=request.operation,
-                params=request.message.params,
-                metrics=request.assembler.metrics,
-                end_time=now,
-                num_prompt_tokens=request.num_prompt_tokens,
-                num_output_tokens=request.assembler.num_output_tokens,
-                finish_reasons=reasons,
-                error=error,
-            ),
-            request.trace_headers,
-        )
+        self._ledger.unfinished(request, "error" if self._state == "dead" else "abort")
 
     def _remove(self, request_id: str) -> InFlight | None:
         request = self._requests.pop(request_id, None)
