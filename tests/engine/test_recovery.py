@@ -81,7 +81,7 @@ async def test_however_it_dies(tiny_model_path: Path, number: signal.Signals) ->
     stream = engine.generate(PROMPTS[0], params(0))
     outputs = [await anext(stream)]
     os.kill(core_pid(engine), number)
-    await until(lambda: engine.status().state == "recovering", 1.0)
+    await until(lambda: engine.status().state == "recovering")
     assert number.name in engine.status().reason
     outputs += [output async for output in stream]
     check(outputs, want)

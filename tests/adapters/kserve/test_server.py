@@ -310,7 +310,14 @@ def test_what_outlasts_the_grace_period_is_aborted_and_a_dead_engine_is_told(mod
         with httpx.stream("POST", f"{server.url}/v2/models/tiny/generate_stream", json=body, timeout=60) as answer:
             lines = answer.iter_lines()
             chunks = [next(lines)]
-            core.suspend()
+            # Stopped inside a step it is a stall; between two, it is let go and stopped again.
+            for _ in range(20):
+                core.suspend()
+                time.sleep(3)
+                if server.status("/health") == 503:
+                    break
+                core.resume()
+                time.sleep(0.01)
             server.until(lambda: all(server.status(path) == 503 for path in (*PROBES, "/health")), 60)
             chunks += lines
         assert "stall_timeout" in httpx.get(f"{server.url}/v2/health/live").text
